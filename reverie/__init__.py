@@ -1,0 +1,64 @@
+"""reverie teaches an image classifier new classes without keeping one old image.
+
+The public names are loaded when they are first used, so that `import reverie` is cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from reverie.version import __version__
+
+if TYPE_CHECKING:
+    from reverie.config import Config
+    from reverie.data.images import Dataset, MemoryImages
+    from reverie.data.stream import Stream, Task
+    from reverie.errors import UserError
+    from reverie.learner import Learner, load
+    from reverie.methods.base import Method
+    from reverie.phase import Phase
+    from reverie.runs import configure
+    from reverie.runs import execute as run
+
+_PLACES = {
+    "Config": "reverie.config",
+    "Dataset": "reverie.data.images",
+    "Learner": "reverie.learner",
+    "MemoryImages": "reverie.data.images",
+    "Method": "reverie.methods.base",
+    "Phase": "reverie.phase",
+    "Stream": "reverie.data.stream",
+    "Task": "reverie.data.stream",
+    "UserError": "reverie.errors",
+    "configure": "reverie.runs",
+    "load": "reverie.learner",
+    "run": "reverie.runs:execute",
+}
+
+__all__ = [
+    "Config",
+    "Dataset",
+    "Learner",
+    "MemoryImages",
+    "Method",
+    "Phase",
+    "Stream",
+    "Task",
+    "UserError",
+    "__version__",
+    "configure",
+    "load",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'reverie' has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(import_module(module), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

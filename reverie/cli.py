@@ -1,0 +1,251 @@
+"""The command `reverie`: one small function a verb. Parse, call, print; help loads no torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from reverie.errors import Diverged, Interrupted, UserError
+from reverie.version import __version__
+
+app = typer.Typer(
+    name="reverie",
+    help="Teach an image classifier new classes without keeping one old image.",
+    epilog="Begin with: reverie demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+console = Console(highlight=False)
+
+
+class RecipeName(StrEnum):
+    paper = "paper"
+    released = "released"
+
+
+Preset = Annotated[str, typer.Argument(help="A preset's name (see `reverie presets`) or a YAML file.", show_default=False)]
+DataFolder = Annotated[
+    Path, typer.Option("--data", envvar="REVERIE_DATA", help="Where data sets lie, or your own folder of images.")
+]
+DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.", is_eager=True)] = False,
+) -> None:
+    if version:
+        console.print(f"reverie {__version__}")
+        raise typer.Exit
+    logger = logging.getLogger("reverie")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
+
+
+@app.command(epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100")
+def run(
+    preset: Preset,
+    method: Annotated[str, typer.Option("--method", "-m", help="How tasks are learned (see `reverie methods`).")] = "abd",
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the class order and all random numbers.")] = 0,
+    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    device: DeviceName = "auto",
+    data: DataFolder = Path("data"),
+    out: Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/PRESET-METHOD-…")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints inside a phase.")] = 30.0,
+) -> None:
+    """Learn a stream of tasks with one method, and report the figures.
+
+    Stop it at any moment with Ctrl-C; the same command goes on from there and ends with the same figures.
+    A finished run is recognised and shown again. To use your own images, write a YAML file:
+
+        extends: digits-5
+        data: {source: folder, size: 32}
+        stream: {split: 3}
+
+    and run it with: reverie run mine.yaml --data FOLDER
+    """
+    from reverie import provenance, runs
+    from reverie.progress import following
+
+    config = runs.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
+    folder = out or runs.default_folder(config)
+    with following(console, f"{config.preset} {config.method}") as progress:
+        result = runs.execute(
+            config,
+            folder,
+            data=data,
+            device=device,
+            observer=progress,
+            command=provenance.command_line(),
+            checkpoint_seconds=checkpoint_every,
+        )
+    _print_result(result, folder)
+
+
+@app.command(epilog="Example: reverie demo --seeds 0,1,2")
+def demo(
+    seeds: Annotated[str, typer.Option(help="One or several, such as 0,1,2.")] = "0",
+    out: Annotated[Path, typer.Option(help="Folder for runs, table and pictures.")] = Path("runs/demo"),
+    device: DeviceName = "auto",
+) -> None:
+    """Five methods learn handwritten digits, two classes at a time; needs no data and no GPU.
+
+    Ends with a table, a plot of accuracy by task, and a sheet of the digits that ABD dreamed. About four minutes on two
+    cores for one seed.
+    """
+    from reverie import provenance
+    from reverie.demo import run_demo
+
+    made = run_demo(_seeds(seeds), out, device, console, provenance.command_line())
+    for file in made:
+        console.print(f"  {file}", soft_wrap=True)
+
+
+@app.command(epilog="Example: reverie run digits-5")
+def presets() -> None:
+    """List the experiments that come with reverie."""
+    from reverie.config import describe_preset, preset_names
+
+    table = Table("preset", "what it is", box=None)
+    for name in preset_names():
+        table.add_row(name, describe_preset(name))
+    console.print(table)
+
+
+@app.command(epilog="Example: reverie run digits-5 --method lwf")
+def methods() -> None:
+    """List the methods, and what each keeps from one task to the next."""
+    from reverie.methods import find_method, method_names
+
+    table = Table("method", "keeps", "what it does", box=None)
+    for name in method_names():
+        cls = find_method(name)
+        table.add_row(name, str(cls.keeps), (cls.__doc__ or "").strip().splitlines()[0])
+    console.print(table)
+
+
+@data_app.command("list", epilog="Example: reverie data list --data ~/datasets")
+def data_list(data: DataFolder = Path("data")) -> None:
+    """List the data sets, and whether each is there."""
+    from reverie.data.sources import ARCHIVES, SOURCES, locate
+
+    table = Table("source", "what it is", f"under {data}", box=None)
+    for name, (about, _) in SOURCES.items():
+        state = "always there" if name == "digits" else ""
+        if name in ARCHIVES:
+            try:
+                locate(name, data)
+                state = "found"
+            except UserError:
+                state = f"missing; reverie data get {name}"
+        table.add_row(name, about, state)
+    console.print(table)
+
+
+@data_app.command("get", epilog="Example: reverie data get cifar100 --data ~/datasets")
+def data_get(
+    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
+    data: DataFolder = Path("data"),
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="Try this address first. May be given several times.")
+    ] = None,
+) -> None:
+    """Download a data set, compare it with its published checksum, and unpack it."""
+    from reverie.data.download import fetch
+    from reverie.progress import counting
+
+    with counting(console, f"downloading {name}") as progress:
+        folder = fetch(name, data, mirror or (), progress)
+    console.print(f"{name} is complete in {folder}", soft_wrap=True)
+
+
+@data_app.command("check", epilog="Example: reverie data check photos")
+def data_check(
+    what: Annotated[str, typer.Argument(help="cifar10, cifar100, or a folder of images.")],
+    data: DataFolder = Path("data"),
+) -> None:
+    """Check a data set's files against the published checksums, or read every image of a folder."""
+    from reverie.data.download import damaged_files
+    from reverie.data.folder import read_folder
+    from reverie.data.sources import ARCHIVES, locate
+    from reverie.progress import counting
+
+    if what in ARCHIVES:
+        folder = locate(what, data)
+        damaged = damaged_files(what, folder)
+        if damaged:
+            raise UserError(f"Damaged in {folder}: {', '.join(damaged)}. `reverie data get {what}` fetches them anew.")
+        console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
+        return
+    with counting(console, f"reading {what}") as progress:
+        dataset = read_folder(Path(what), size=32, progress=progress)
+    table = Table("class", "training images", "test images", box=None)
+    for label, name in enumerate(dataset.class_names):
+        table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))
+    console.print(table)
+
+
+def _print_result(result: dict, folder: Path) -> None:  # type: ignore[type-arg]
+    from reverie.tables import COLUMNS, DASH, rows_of
+
+    table = Table(*COLUMNS, box=None)
+    cells = rows_of([result])[0].cells()
+    table.add_row(*cells)
+    console.print(table)
+    after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])
+    console.print(f"accuracy after each task (%): {after}")
+    if cells[COLUMNS.index("Omega")] == DASH:
+        console.print(f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True)
+    console.print(f"{folder / 'result.json'}", soft_wrap=True)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds wants numbers such as 0,1,2, not {text!r}.") from None
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run the command; a person's mistake ends in a message and exit code 2, never in a traceback."""
+    try:
+        app()
+    except UserError as error:
+        _leave(f"reverie: {error}", 2)
+    except Interrupted:
+        _leave("reverie: stopped; everything so far is saved. The same command goes on from here.", 130)
+    except KeyboardInterrupt:
+        _leave("reverie: stopped at once; the same command goes on from the last checkpoint.", 130)
+    except Diverged as error:
+        _leave(f"reverie: {error}", 1)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        _leave(f"reverie: {error.filename or 'the disk'}: {os.strerror(error.errno)}.", 1)
+
+
+if __name__ == "__main__":
+    main()

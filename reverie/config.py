@@ -1,0 +1,359 @@
+"""The typed configuration of a run. Presets are instances of it; reading one loads no torch.
+
+A configuration is built from layers, later ones winning: the defaults below, the recipe, the preset (with what it says
+for this recipe and this method), and the person's own `--set` values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from reverie.errors import UserError, did_you_mean
+
+Recipe = Literal["paper", "released"]
+RECIPES: tuple[Recipe, ...] = get_args(Recipe)
+
+# What the released code does otherwise, whatever the data set and the method. Values of a data set stand in its preset
+# under `recipes`, values of a method in the method's own file (`Method.released`). docs/method.md lists them all.
+RELEASED: dict[str, Any] = {"net": {"head": "all"}, "dream": {"life": "carried"}}
+
+
+def _check(right: bool, key: str, value: Any, wanted: str) -> None:
+    if not right:
+        raise UserError(f"{key} must be {wanted}, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    source: str = "digits"  # digits, cifar10, cifar100, or folder (any folder of images)
+    size: int | None = None  # pixels a side; none: as the source has them
+    holdout: float = 0.2  # a folder without test images: the share of each class held out for testing
+    storage: Literal["auto", "memory", "stream"] = "auto"  # decoded once into memory, or from disk batch by batch
+
+    def __post_init__(self) -> None:
+        _check(self.size is None or self.size >= 4, "data.size", self.size, "at least 4 pixels")
+        _check(0 < self.holdout < 1, "data.holdout", self.holdout, "between 0 and 1")
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    order: str | tuple[int, ...] = "seed"  # natural, seed (of the run), seed:K, icarl-1993, or a list of classes
+    split: int | str | tuple[int, ...] = 5  # equal tasks (5), sizes ([4, 3, 3]), or a larger first task ("50+5x10")
+    classes: int | None = None  # only the first so many classes of the order
+    take: int | None = None  # learn only the first so many tasks, for a quick look
+
+    def __post_init__(self) -> None:
+        _check(self.classes is None or self.classes >= 1, "stream.classes", self.classes, "at least 1")
+        _check(self.take is None or self.take >= 1, "stream.take", self.take, "at least 1")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    crop: int = 0  # zero-pad by so many pixels, then cut the original size out at random
+    flip: bool = False  # mirror half of the images
+    brightness: float = 0.0  # factor drawn from 1 ± this
+    contrast: float = 0.0  # factor drawn from 1 ± this
+
+    def __post_init__(self) -> None:
+        _check(self.crop >= 0, "augment.crop", self.crop, "0 or more")
+        for name in ("brightness", "contrast"):
+            _check(0 <= getattr(self, name) <= 1, f"augment.{name}", getattr(self, name), "between 0 and 1")
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    name: str = "resnet32"
+    head: Literal["grow", "all"] = "grow"  # rows added as classes arrive, or all of them from the start
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    epochs: int = 250
+    milestones: tuple[int, ...] = (100, 150, 200)  # the learning rate is multiplied by gamma at each of these epochs
+    gamma: float = 0.1
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 2e-4
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        _check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
+        _check(self.batch_size >= 2, "train.batch_size", self.batch_size, "at least 2")
+        _check(self.lr > 0, "train.lr", self.lr, "above 0")
+        _check(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "0 or more")
+
+
+@dataclass(frozen=True)
+class DreamConfig:
+    steps: int = 5000  # generator steps before each task but the first
+    batch_size: int | None = None  # none: as in training
+    lr: float = 1e-3
+    content: float = 1.0  # weights of the four losses of docs/method.md, "The dreamer"
+    diversity: float = 1.0
+    statistics: float = 50.0
+    prior: float = 1e-3
+    temperature: float = 1e3  # of the content loss
+    noise: int = 1000  # numbers that go into the generator for one image
+    width: int | None = None  # channels of the generator; none: by the size of the image
+    life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
+
+    def __post_init__(self) -> None:
+        _check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
+        _check(self.batch_size is None or self.batch_size >= 2, "dream.batch_size", self.batch_size, "at least 2")
+        _check(self.width is None or self.width >= 2, "dream.width", self.width, "at least 2")
+        _check(self.noise >= 1, "dream.noise", self.noise, "at least 1")
+        _check(self.temperature > 0, "dream.temperature", self.temperature, "above 0")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    top: Literal[1, 5] = 1  # a prediction counts when the class is among the first so many
+    batch_size: int = 1000
+
+    def __post_init__(self) -> None:
+        _check(self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: networks in mixed precision; losses and dreams stay in fp32
+
+
+@dataclass(frozen=True)
+class Config:
+    preset: str
+    method: str
+    recipe: Recipe = "paper"
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method: `--set method.NAME=VALUE`
+    data: DataConfig = DataConfig()
+    stream: StreamConfig = StreamConfig()
+    augment: AugmentConfig = AugmentConfig()
+    net: NetConfig = NetConfig()
+    train: TrainConfig = TrainConfig()
+    dream: DreamConfig = DreamConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    engine: EngineConfig = EngineConfig()
+    keep: tuple[Literal["models", "dreamers"], ...] = ()  # of every task, for diagnosis; the last model is always kept
+    reference: str = ""  # a digest of the upper bound's own configuration, by which Omega finds it
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for YAML and JSON; `from_dict` reads them back."""
+        plain = _plain(dataclasses.asdict(self))
+        plain["method"] = {"name": plain.pop("method"), **plain.pop("options")}
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        method = dict(values["method"])
+        return build(cls, {**values, "method": method.pop("name"), "options": method})
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
+        plain = self.as_dict()
+        del plain["keep"], plain["reference"], plain["data"]["storage"], plain["evaluate"]["batch_size"]
+        return plain
+
+    def training_digest(self) -> str:
+        """Short for everything that decides how a network is trained, besides the data and the seed."""
+        plain = self.identity()
+        deciding = [plain[section] for section in ("method", "data", "augment", "net", "train", "engine")]
+        return hashlib.blake2b(json.dumps(deciding, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "evaluate", "engine")
+
+
+def load(
+    preset: str,
+    *,
+    method: str,
+    options: type,
+    released: Mapping[str, Any],
+    seed: int = 0,
+    recipe: Recipe = "paper",
+    settings: Sequence[str] = (),
+) -> Config:
+    """The configuration of one run. `options` and `released` are the method's own (`Method.Options`, `.released`)."""
+    name, chain = _preset_chain(preset)
+    layers: list[tuple[str, dict[str, Any]]] = []
+    if recipe == "released":
+        layers.append(("the released recipe", {**RELEASED, "method": dict(released)}))
+    for origin, text in chain:
+        recipes, methods = text.pop("recipes", {}), text.pop("methods", {})
+        layers.append((origin, text))
+        layers.append((f"recipes.{recipe} of {origin}", recipes.get(recipe, {})))
+        layers.append((f"methods.{method} of {origin}", methods.get(method, {})))
+    layers += [("--set", parse_setting(setting)) for setting in settings]
+    merged: dict[str, Any] = {}
+    for origin, layer in layers:
+        _refuse_unknown_keys(layer, options, method, origin)
+        _merge(merged, layer)
+    chosen = build(options, merged.pop("method", {}), "method.")
+    header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
+    return build(Config, {**merged, **header, "options": _plain(dataclasses.asdict(chosen))}, "")
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """`train.epochs=5` as {"train": {"epochs": 5}}."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set wants section.key=value, for example train.epochs=5, not {text!r}.")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def preset_names() -> list[str]:
+    return sorted(entry.name[:-5] for entry in _preset_folder().iterdir() if entry.name.endswith(".yaml"))
+
+
+def describe_preset(name: str) -> str:
+    """The preset's own one-line description."""
+    return str(yaml.safe_load(_preset_folder().joinpath(f"{name}.yaml").read_text("utf-8")).get("about", ""))
+
+
+def _preset_folder() -> Any:
+    return resources.files("reverie").joinpath("presets")
+
+
+def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """The preset and all that it extends, the most general first."""
+    chain: list[tuple[str, dict[str, Any]]] = []
+    seen: set[str] = set()
+    wanted: str | None = preset
+    while wanted is not None:
+        if wanted in seen:
+            raise UserError(f"{chain[-1][0]} extends itself, by way of {', '.join(sorted(seen))}.")
+        seen.add(wanted)
+        origin, text = _read_preset(wanted)
+        text.pop("about", None)
+        wanted = text.pop("extends", None)
+        chain.append((origin, text))
+    name = Path(preset).stem if Path(preset).suffix in (".yaml", ".yml") else preset
+    return name, chain[::-1]
+
+
+def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
+    if preset in preset_names():
+        raw, origin = _preset_folder().joinpath(f"{preset}.yaml").read_text("utf-8"), f"preset {preset}"
+    elif Path(preset).is_file():
+        raw, origin = Path(preset).read_text("utf-8"), preset
+    elif Path(preset).suffix in (".yaml", ".yml"):
+        raise UserError(f"There is no file {preset}.")
+    else:
+        hint = did_you_mean(preset, preset_names())
+        raise UserError(f"There is no preset {preset!r}.{hint} `reverie presets` lists them; a YAML file will do, too.")
+    try:
+        text = yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise UserError(f"{origin} is not valid YAML{where}: {getattr(error, 'problem', error)}.") from None
+    if not isinstance(text, dict):
+        raise UserError(f"{origin} must hold sections such as `data:` and `train:`; see `reverie run --help`.")
+    return origin, text
+
+
+def _refuse_unknown_keys(layer: Mapping[str, Any], options: type, method: str, origin: str) -> None:
+    known = dict(_known_keys(options))
+    for key, value in layer.items():
+        if key not in (*SECTIONS, "method", "keep"):
+            leaf = [name for name in known if name.endswith(f".{key}")]
+            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(key, [*SECTIONS, "method", "keep"])
+            raise UserError(f"Unknown section {key!r} in {origin}.{hint}")
+        if key == "keep":
+            continue
+        if not isinstance(value, Mapping):
+            raise UserError(f"{key!r} in {origin} is a section: set one of its keys, such as {key}.KEY=VALUE.")
+        for inner in value:
+            if f"{key}.{inner}" not in known:
+                hint = did_you_mean(f"{key}.{inner}", [*known])
+                owner = f" The method {method!r} has no such option." if key == "method" else ""
+                raise UserError(f"Unknown key '{key}.{inner}' in {origin}.{owner}{hint}")
+
+
+def _known_keys(options: type) -> Iterator[tuple[str, Any]]:
+    hints = typing.get_type_hints(Config)
+    for section, cls in [*((name, hints[name]) for name in SECTIONS), ("method", options)]:
+        for key, hint in typing.get_type_hints(cls).items():
+            yield f"{section}.{key}", hint
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(key, {}), value)
+        else:
+            into[key] = value
+
+
+def build(cls: type, values: Mapping[str, Any], where: str = "") -> Any:
+    """An instance of a configuration class from plain values, each checked against its type."""
+    hints = typing.get_type_hints(cls)
+    unknown = [key for key in values if key not in hints]
+    if unknown:
+        raise UserError(f"Unknown key '{where}{unknown[0]}'.{did_you_mean(unknown[0], hints)}")
+    return cls(**{key: _convert(value, hints[key], f"{where}{key}") for key, value in values.items()})
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type that `hint` asks for, or an error that names the key."""
+    origin = get_origin(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return build(hint, value, f"{where}.")
+    if origin in (types.UnionType, typing.Union):
+        for choice in get_args(hint):
+            try:
+                return _convert(value, choice, where)
+            except UserError:
+                continue
+        raise UserError(f"{where} must be {_name(hint)}, not {value!r}.")
+    if origin is Literal:
+        if value in get_args(hint) and type(value) in {type(choice) for choice in get_args(hint)}:
+            return value
+        choices = ", ".join(map(str, get_args(hint)))
+        raise UserError(f"{where} must be one of {choices}, not {value!r}.{did_you_mean(str(value), map(str, get_args(hint)))}")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list, not {value!r}.")
+        return tuple(_convert(item, get_args(hint)[0], where) for item in value)
+    if origin is not None or hint is Any:  # Mapping[str, Any]: the method's options, checked by the method's own type
+        return value
+    if hint is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as text
+        except ValueError:
+            pass
+    right = value is None if hint is types.NoneType else isinstance(value, hint)
+    if not right or (hint is int and isinstance(value, bool)):
+        raise UserError(f"{where} must be {_name(hint)}, not {value!r}.")
+    return value
+
+
+def _name(hint: Any) -> str:
+    if get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_name(choice) for choice in get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
+    return words.get(hint, "a list" if get_origin(hint) is tuple else str(hint))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

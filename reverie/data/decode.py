@@ -1,0 +1,46 @@
+"""One image file of any kind -> RGB pixels of one size, and a word on what had to be converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+
+class NotAnImage(Exception):
+    """The file cannot be read as an image, as a whole."""
+
+
+def decode(file: Path, size: int) -> tuple[np.ndarray, set[str]]:
+    """Pixels as uint8 [3, size, size]: the shorter side scaled to `size`, the middle cut out; and what was converted."""
+    try:
+        with Image.open(file) as image:
+            upright = ImageOps.exif_transpose(image)
+            upright.load()
+    except Exception as error:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
+        raise NotAnImage(f"{file}: {error}") from None
+    image, converted = _to_rgb(upright)
+    if image.size != (size, size):
+        converted.add("another size")
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image).transpose(2, 0, 1).copy(), converted
+
+
+def _to_rgb(image: Image.Image) -> tuple[Image.Image, set[str]]:
+    if image.mode == "RGB":
+        return image, set()
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_deep_pixels(image).convert("RGB"), {"16-bit"}
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        solid = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(solid, image.convert("RGBA")).convert("RGB"), {"transparency"}
+    return image.convert("RGB"), {"grayscale" if image.mode in ("1", "L") else image.mode}
+
+
+def _from_deep_pixels(image: Image.Image) -> Image.Image:
+    """16-bit, 32-bit and float pixels as 8 bits. Pillow itself would cut the values off at 255."""
+    values = np.asarray(image).astype(np.float64)
+    top = values.max(initial=0.0)
+    full = 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 and image.mode != "I;16" else 65535.0
+    return Image.fromarray(np.clip(values / full * 255, 0, 255).round().astype(np.uint8))

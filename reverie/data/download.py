@@ -1,0 +1,93 @@
+"""Fetch a data set's official files, when a person asks for it: with progress, a checksum, and mirrors to fall back on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reverie.data.sources import ARCHIVES, Archive
+from reverie.errors import UserError
+
+Progress = Callable[[int, int], None]
+BLOCK = 1 << 20
+
+
+def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress | None = None) -> Path:
+    """Download, check and unpack `name` under `root`. A mirror is the address of the archive, or of its folder."""
+    archive = find_archive(name)
+    target = root / archive.folder
+    if target.is_dir() and not damaged_files(name, target):
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    addresses = [_address(mirror, archive) for mirror in mirrors] + [archive.url]
+    with tempfile.TemporaryDirectory(prefix=".reverie-", dir=root) as scratch:
+        packed = Path(scratch) / "archive"
+        _download_any(addresses, packed, archive, progress)
+        unpacked = Path(scratch) / "unpacked"
+        with tarfile.open(packed) as tar:
+            tar.extractall(unpacked, filter="data")
+        bad = damaged_files(name, unpacked / archive.folder)
+        if bad:
+            raise UserError(f"The archive of {archive.title} holds damaged files: {', '.join(bad)}.")
+        if target.exists():  # an incomplete or damaged copy
+            os.replace(target, Path(scratch) / "old")
+        os.replace(unpacked / archive.folder, target)
+    return target
+
+
+def find_archive(name: str) -> Archive:
+    if name not in ARCHIVES:
+        raise UserError(f"{name!r} is not a data set reverie can download; it knows {', '.join(ARCHIVES)}.")
+    return ARCHIVES[name]
+
+
+def damaged_files(name: str, folder: Path) -> list[str]:
+    """The official files that are missing from `folder` or differ from what was published."""
+    files = find_archive(name).files
+    return [file for file, md5 in files.items() if not (folder / file).is_file() or md5_of(folder / file) != md5]
+
+
+def md5_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+def _address(mirror: str, archive: Archive) -> str:
+    return mirror if mirror.endswith((".gz", ".tgz", ".tar")) else f"{mirror.rstrip('/')}/{Path(archive.url).name}"
+
+
+def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, progress: Progress | None) -> None:
+    failures = []
+    for address in addresses:
+        try:
+            _download(address, packed, progress)
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            failures.append(f"{address}: {getattr(error, 'reason', error)}")
+            continue
+        if md5_of(packed) == archive.md5:
+            return
+        failures.append(f"{address}: the file differs from the official one (MD5 {archive.md5})")
+    tried = "\n".join(f"  {failure}" for failure in failures)
+    raise UserError(f"{archive.title} could not be downloaded:\n{tried}\nTry --mirror URL with another address.")
+
+
+def _download(address: str, packed: Path, progress: Progress | None) -> None:
+    with urllib.request.urlopen(address, timeout=60) as answer, packed.open("wb") as file:
+        total = int(answer.headers.get("Content-Length") or 0)
+        if total and shutil.disk_usage(packed.parent).free < 3 * total:
+            raise UserError(f"Not enough room in {packed.parent.parent}: {3 * total >> 20} MB are needed.")
+        done = 0
+        while block := answer.read(BLOCK):
+            file.write(block)
+            done += len(block)
+            if progress:
+                progress(done, total)
+    if total and done != total:
+        raise OSError(f"the connection broke after {done} of {total} bytes")

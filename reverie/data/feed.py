@@ -1,0 +1,193 @@
+"""Batches on the device: the only way images reach a phase.
+
+A feed plans an epoch ahead: which image comes when, and the random numbers of its augmentation. A step then is arithmetic
+on tensors that stay where they are, without a word from the host, so that it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from reverie.data.augment import DRAWS, Augmenter
+from reverie.data.images import Images, MemoryImages
+from reverie.seeding import generator
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a phase's losses are computed from. `rng` lives on the device and is seeded anew each epoch."""
+
+    images: Tensor
+    labels: Tensor
+    rng: torch.Generator
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images that take a share of each batch, by a rule of their own.
+
+    `shuffle`: each image once an epoch, in random order, what does not fill a batch left out. `replace`: drawn afresh, with
+    replacement, for every batch. The first source of a feed decides how long an epoch is.
+    """
+
+    images: Images
+    batch_size: int
+    rule: Literal["shuffle", "replace"] = "shuffle"
+
+    @property
+    def share(self) -> int:
+        """Rows in each batch: fewer than asked for where there are fewer images; two at least, for BatchNorm."""
+        return self.batch_size if self.rule == "replace" else max(2, min(self.batch_size, len(self.images)))
+
+    @property
+    def steps(self) -> int:
+        return max(1, len(self.images) // self.share)
+
+    def plan(self, seed: int, name: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Image by image for one epoch: which, and the random numbers for it, a function of (epoch, image) alone."""
+        rng = generator(seed, "feed", name)
+        rows = steps * self.share
+        if self.rule == "replace":
+            return torch.randint(len(self.images), (rows,), generator=rng), torch.rand(rows, DRAWS, generator=rng)
+        rounds = -(-rows // len(self.images))
+        order = torch.cat([torch.randperm(len(self.images), generator=rng) for _ in range(rounds)])[:rows]
+        return order, torch.rand(len(self.images), DRAWS, generator=rng)[order]
+
+
+class Feed(Protocol):
+    steps_per_epoch: int
+    batch_size: int
+
+    def begin(self, seed: int, step: int) -> None:
+        """Plan the epoch of `seed` and go to its step number `step`."""
+
+    def advance(self) -> None:
+        """What the host has to do before a step; nothing where all images are on the device."""
+
+    def draw(self, rng: torch.Generator) -> Batch:
+        """The next batch. Only tensor arithmetic."""
+
+
+class DeviceFeed:
+    """All images as one uint8 tensor on the device."""
+
+    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
+        self.sources, self.augment, self.device = tuple(sources), augment, device
+        self.steps_per_epoch = sources[0].steps
+        self.batch_size = sum(source.share for source in sources)
+        every = [source.images.read(torch.arange(len(source.images))) for source in sources]
+        self.pixels = torch.cat(every).to(device)
+        self.labels = torch.cat([source.images.labels for source in sources]).to(device)
+        rows = self.steps_per_epoch * self.batch_size
+        self._order = torch.zeros(rows, dtype=torch.long, device=device)
+        self._draws = torch.zeros(rows, DRAWS, device=device)
+        self._step = torch.zeros((), dtype=torch.long, device=device)
+        self._row = torch.arange(self.batch_size, device=device)
+
+    def begin(self, seed: int, step: int) -> None:
+        order, draws = _plan(self.sources, seed, self.steps_per_epoch)
+        self._order.copy_(order)
+        self._draws.copy_(draws)
+        self._step.fill_(step)
+
+    def advance(self) -> None:
+        pass
+
+    def draw(self, rng: torch.Generator) -> Batch:
+        rows = self._step * self.batch_size + self._row
+        self._step += 1
+        index = self._order[rows]
+        return Batch(self.augment(self.pixels[index], self._draws[rows]), self.labels[index], rng)
+
+
+class StreamingFeed:
+    """Images decoded from disk by threads, some batches ahead; in all else the same as `DeviceFeed`."""
+
+    AHEAD = 3
+
+    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
+        self.sources, self.augment, self.device = tuple(sources), augment, device
+        self.steps_per_epoch = sources[0].steps
+        self.batch_size = sum(source.share for source in sources)
+        self._offsets = _offsets(self.sources)
+        self._labels = torch.cat([source.images.labels for source in sources])
+        channels, height, width = sources[0].images.shape
+        self._pixels_now = torch.zeros(self.batch_size, channels, height, width, dtype=torch.uint8, device=device)
+        self._labels_now = torch.zeros(self.batch_size, dtype=torch.long, device=device)
+        self._draws_now = torch.zeros(self.batch_size, DRAWS, device=device)
+        self._ahead: Iterator[tuple[Tensor, Tensor, Tensor]] = iter(())
+
+    def begin(self, seed: int, step: int) -> None:
+        order, draws = _plan(self.sources, seed, self.steps_per_epoch)
+        batches = order.view(-1, self.batch_size), draws.view(-1, self.batch_size, DRAWS)
+        self._ahead = self._read_ahead(batches[0][step:], batches[1][step:])
+
+    def advance(self) -> None:
+        pixels, labels, draws = next(self._ahead)
+        self._pixels_now.copy_(pixels)
+        self._labels_now.copy_(labels)
+        self._draws_now.copy_(draws)
+
+    def draw(self, rng: torch.Generator) -> Batch:
+        return Batch(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone(), rng)
+
+    def _read_ahead(self, order: Tensor, draws: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        with ThreadPoolExecutor(self.AHEAD) as threads:
+            waiting: list[Future[Tensor]] = []
+            for step in range(len(order)):
+                while len(waiting) < self.AHEAD and step + len(waiting) < len(order):
+                    waiting.append(threads.submit(self._read, order[step + len(waiting)]))
+                yield waiting.pop(0).result(), self._labels[order[step]], draws[step]
+
+    def _read(self, index: Tensor) -> Tensor:
+        """Each row lies in the part of the batch that belongs to its source."""
+        parts, row = [], 0
+        for source, offset in zip(self.sources, self._offsets, strict=True):
+            parts.append(source.images.read(index[row : row + source.share] - offset))
+            row += source.share
+        return torch.cat(parts)
+
+
+class NoData:
+    """For a phase that learns from no images: the dreamer's."""
+
+    batch_size = 0
+
+    def __init__(self, device: torch.device, steps_per_epoch: int = 100) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        self._nothing = torch.empty(0, device=device)
+
+    def begin(self, seed: int, step: int) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+    def draw(self, rng: torch.Generator) -> Batch:
+        return Batch(self._nothing, self._nothing, rng)
+
+
+def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.device) -> Feed:
+    """On the device where all images are in memory, from disk otherwise."""
+    in_memory = all(isinstance(source.images, MemoryImages) for source in sources)
+    return (DeviceFeed if in_memory else StreamingFeed)(sources, augment, device)
+
+
+def _offsets(sources: Sequence[Source]) -> list[int]:
+    return [sum(len(earlier.images) for earlier in sources[:i]) for i in range(len(sources))]
+
+
+def _plan(sources: Sequence[Source], seed: int, steps: int) -> tuple[Tensor, Tensor]:
+    """The epoch's rows, batch after batch, the sources side by side in each."""
+    orders, draws = [], []
+    for name, (source, offset) in enumerate(zip(sources, _offsets(sources), strict=True)):
+        order, numbers = source.plan(seed, name, steps)
+        orders.append(order.view(steps, source.share) + offset)
+        draws.append(numbers.view(steps, source.share, DRAWS))
+    return torch.cat(orders, dim=1).flatten(), torch.cat(draws, dim=1).flatten(0, 1)

@@ -1,0 +1,130 @@
+"""Sets of labelled images, in memory or on disk, behind one small interface; and a data set made of two of them."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reverie.data.decode import decode
+
+
+class Images(Protocol):
+    """Labelled images of one size. `read` gives pixels as uint8 [n, channels, side, side]."""
+
+    labels: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+    def __len__(self) -> int: ...
+    def select(self, index: Tensor) -> Images: ...
+    def relabel(self, labels: Tensor) -> Images: ...
+    def read(self, index: Tensor) -> Tensor: ...
+    def digest(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class MemoryImages:
+    """Images that are decoded already."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or len(self.pixels) != len(self.labels):
+            raise ValueError("pixels must be uint8 [n, channels, height, width], with one label each")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.pixels.shape[1:]
+        return channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, index: Tensor) -> MemoryImages:
+        return MemoryImages(self.pixels[index], self.labels[index])
+
+    def relabel(self, labels: Tensor) -> MemoryImages:
+        return MemoryImages(self.pixels, labels)
+
+    def read(self, index: Tensor) -> Tensor:
+        return self.pixels[index]
+
+    def digest(self) -> str:
+        """A fingerprint of every pixel and label."""
+        content = hashlib.blake2b(digest_size=16)
+        content.update(str(tuple(self.pixels.shape)).encode())
+        content.update(self.pixels.contiguous().numpy().data)
+        content.update(self.labels.numpy().tobytes())
+        return content.hexdigest()
+
+    def resized(self, size: int) -> MemoryImages:
+        if self.shape[1:] == (size, size):
+            return self
+        pixels = F.interpolate(self.pixels.float(), size=(size, size), mode="bilinear", antialias=True)
+        return MemoryImages(pixels.round().clamp(0, 255).to(torch.uint8), self.labels)
+
+
+@dataclass(frozen=True)
+class DiskImages:
+    """Images that are decoded when they are asked for, by threads, since there are too many to hold."""
+
+    files: tuple[Path, ...]
+    labels: Tensor
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return 3, self.size, self.size
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def select(self, index: Tensor) -> DiskImages:
+        return DiskImages(tuple(self.files[i] for i in index.tolist()), self.labels[index], self.size)
+
+    def relabel(self, labels: Tensor) -> DiskImages:
+        return DiskImages(self.files, labels, self.size)
+
+    def read(self, index: Tensor) -> Tensor:
+        with ThreadPoolExecutor() as threads:
+            decoded = threads.map(lambda i: decode(self.files[i], self.size)[0], index.tolist())
+            return torch.stack([torch.from_numpy(pixels) for pixels in decoded])
+
+    def digest(self) -> str:
+        """A fingerprint of names, sizes and labels: reading every file again would take too long."""
+        content = hashlib.blake2b(digest_size=16)
+        for file, label in zip(self.files, self.labels.tolist(), strict=True):
+            content.update(f"{file.parent.name}/{file.name}:{file.stat().st_size}:{label}\n".encode())
+        return f"files-{content.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test images with labels 0..K-1 in the order of `class_names`."""
+
+    name: str
+    train: Images
+    test: Images
+    class_names: tuple[str, ...]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean and deviation by channel, where published
+
+    def fingerprint(self) -> str:
+        """Equal for equal data, wherever it lies."""
+        parts = [*self.class_names, self.train.digest(), self.test.digest()]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def pixel_statistics(images: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation by channel, pixels counted from 0 to 1, from at most `most` images spread over the set."""
+    index = torch.linspace(0, len(images) - 1, min(most, len(images))).long()
+    pixels = images.read(index).double().div(255).transpose(0, 1).flatten(1)
+    mean, deviation = pixels.mean(dim=1), pixels.std(dim=1, correction=0).clamp_min(1e-3)
+    return tuple(round(m, 6) for m in mean.tolist()), tuple(round(d, 6) for d in deviation.tolist())

@@ -1,0 +1,24 @@
+"""What reverie says to a person: mistakes they can mend (exit code 2) and runs that ended early."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the person can put right. The message says what was wrong and what to do, in one or two lines."""
+
+
+class Interrupted(Exception):
+    """The person stopped the run. Everything up to the last step is on disk."""
+
+
+class Diverged(Exception):
+    """A loss is no longer a finite number, so going on would only waste time."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion to put behind a message, with a leading space, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
+    return f" Did you mean {close[0]!r}?" if close else ""

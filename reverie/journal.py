@@ -1,0 +1,236 @@
+"""A run's folder on disk, and the journal that is kept in it: events, checkpoints, the time each part took."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reverie import disk
+from reverie.config import Config
+from reverie.engine import Snapshot
+from reverie.errors import Interrupted, UserError
+from reverie.learner import Learner, LearnerObserver
+from reverie.phase import Phase
+
+LOCK = ".lock"
+
+
+class RunFolder:
+    """
+    config.yaml       what is run, and the fingerprint of the data
+    events.jsonl      what happened: losses by phase and epoch, accuracies, times
+    tasks/01/         predictions.npz (for every test image), dreams.png; on wish the model and the dreamer
+    checkpoint/       resting.pt (written when a phase begins), moving.pt (every half minute inside it)
+    model/            the final classifier
+    result.json       written last: a run that has one is finished
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.events = path / "events.jsonl"
+        self.result = path / "result.json"
+        self.model = path / "model"
+        self.resting = path / "checkpoint" / "resting.pt"
+        self.moving = path / "checkpoint" / "moving.pt"
+
+    def task(self, index: int) -> Path:
+        return self.path / "tasks" / f"{index + 1:02d}"
+
+    @property
+    def finished(self) -> bool:
+        return self.result.is_file()
+
+    def refuse_others(self, config: Config, fingerprint: str | None = None) -> None:
+        """A folder belongs to one configuration and one data set, for good."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file. Choose another --out.")
+        if not self.config.is_file():
+            if self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+                raise UserError(f"{self.path} is not empty and not a run folder. Choose another --out.")
+            return
+        stored = yaml.safe_load(self.config.read_text("utf-8"))
+        theirs = stored.pop("fingerprint", None)
+        differences = _differences(Config.from_dict(stored).identity(), config.identity())
+        if fingerprint and theirs and fingerprint != theirs:
+            differences.append("the data are not the same: files were added, removed or changed")
+        if differences:
+            listed = "\n".join(f"  {line}" for line in differences)
+            raise UserError(
+                f"{self.path} holds a run of another configuration; it stays as it is:\n{listed}\nChoose another --out."
+            )
+
+    def claim(self, config: Config, fingerprint: str) -> None:
+        self.refuse_others(config, fingerprint)
+        self._clear_scratch()
+        if not self.config.is_file():
+            content = {**config.as_dict(), "fingerprint": fingerprint}
+            disk.write_text(self.config, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+    def _clear_scratch(self) -> None:
+        """What a killed process was writing at that moment (`reverie.disk` names it with a dot in front)."""
+        for left in sorted(self.path.rglob(".*")):
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != LOCK:
+                left.unlink(missing_ok=True)
+
+    def stored_fingerprint(self) -> str:
+        return str(yaml.safe_load(self.config.read_text("utf-8"))["fingerprint"])
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time. The lock goes with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"Another process is at work in {self.path}.") from None
+            yield
+
+
+class Journal(LearnerObserver):
+    """Writes down what must survive a crash. Losing power costs at most `every` seconds of work."""
+
+    def __init__(self, folder: RunFolder, every: float, synchronise: Callable[[], None]) -> None:
+        self.folder, self.every, self.synchronise = folder, every, synchronise
+        self.task = 0
+        self.seconds: list[dict[str, float]] = []  # by task and part
+        self.sessions: list[dict[str, Any]] = []
+        self.stop = False  # asked to, by a signal
+        self._phase: tuple[int, str] = (0, "")
+        self._phase_began = self._last_save = time.monotonic()
+
+    # --- events
+
+    def event(self, kind: str, **facts: Any) -> None:
+        line = json.dumps({"event": kind, "at": round(time.time(), 3), **facts}, ensure_ascii=False)
+        with self.folder.events.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _events_size(self) -> int:
+        return self.folder.events.stat().st_size if self.folder.events.exists() else 0
+
+    # --- the learner's calls
+
+    def phase_ready(self, number: int, learner: Learner) -> None:
+        self._phase = (number, "")
+        self.save_resting(number, learner)
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        self._phase = (self._phase[0], phase.name)
+        self.event("phase begins", task=self.task + 1, phase=phase.name, done=done, steps=phase.total_steps)
+        self._phase_began = self._last_save = time.monotonic()
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        if self.stop or time.monotonic() - self._last_save >= self.every:
+            self._save_moving(snapshot())
+        if self.stop:
+            raise Interrupted
+
+    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
+        self.event("epoch", task=self.task + 1, phase=self._phase[1], epoch=epoch + 1, lr=lr, losses=dict(losses))
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        self.synchronise()
+        self.add_seconds(phase.name, time.monotonic() - self._phase_began)
+        self.event("phase ends", task=self.task + 1, phase=phase.name, summary=dict(summary))
+
+    # --- time
+
+    def begin_task(self, task: int) -> None:
+        self.task = task
+        if len(self.seconds) == task:
+            self.seconds.append({})
+
+    def add_seconds(self, part: str, seconds: float) -> None:
+        parts = self.seconds[self.task]
+        parts[part] = parts.get(part, 0.0) + seconds
+
+    # --- checkpoints
+
+    def save_resting(self, phase: int | None, learner: Learner) -> None:
+        """Everything, when a phase begins; `phase` is none between two tasks."""
+        disk.write_state(
+            self.folder.resting,
+            {
+                "task": self.task,
+                "phase": phase,
+                "learner": learner.state_dict(),
+                "seconds": self.seconds,
+                "sessions": self.sessions,
+                "events": self._events_size(),
+            },
+        )
+        self.folder.moving.unlink(missing_ok=True)
+
+    def _save_moving(self, snapshot: Snapshot) -> None:
+        """What has moved since the phase began."""
+        self.synchronise()
+        now = time.monotonic()
+        parts = dict(self.seconds[self.task])
+        parts[self._phase[1]] = parts.get(self._phase[1], 0.0) + now - self._phase_began
+        disk.write_state(
+            self.folder.moving,
+            {
+                "task": self.task,
+                "phase": self._phase[0],
+                "snapshot": snapshot,
+                "seconds": [*self.seconds[: self.task], parts],
+                "events": self._events_size(),
+            },
+        )
+        self._last_save = time.monotonic()
+
+    def recover(self) -> tuple[dict[str, Any] | None, Snapshot | None]:
+        """The last checkpoint, if there is one; events written after it are taken back, since they will happen again."""
+        resting = self._read(self.folder.resting)
+        moving = self._read(self.folder.moving) if resting is not None else None
+        size, snapshot = 0, None
+        if resting is not None:
+            self.seconds, self.sessions, size = resting["seconds"], resting["sessions"], resting["events"]
+            self._phase = (resting["phase"] or 0, "")
+        if resting and moving and (moving["task"], moving["phase"]) == (resting["task"], resting["phase"]):
+            snapshot, self.seconds, size = moving["snapshot"], moving["seconds"], moving["events"]
+        if self.folder.events.exists():
+            os.truncate(self.folder.events, min(size, self._events_size()))
+        return resting, snapshot
+
+    @staticmethod
+    def _read(file: Path) -> dict[str, Any] | None:
+        if not file.is_file():
+            return None
+        try:
+            return disk.read_state(file)
+        except Exception as error:
+            raise UserError(f"The checkpoint {file} is damaged ({error}). Delete its folder to start the run anew.") from None
+
+
+def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    old, new = _flat(theirs), _flat(ours)
+    return [
+        f"{key}: {old.get(key, 'unset')} in the folder, {new.get(key, 'unset')} asked for"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return flat

@@ -1,0 +1,171 @@
+"""The learner: a classifier and a method. Tasks in, a bigger classifier out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie import model_io, seeding
+from reverie.config import Config
+from reverie.data.augment import Normaliser
+from reverie.data.images import Images, MemoryImages
+from reverie.data.stream import Task
+from reverie.engine import Engine, Observer, Snapshot
+from reverie.errors import UserError
+from reverie.methods import find_method
+from reverie.methods.base import Keeps, count_bytes
+from reverie.nets import make_backbone
+from reverie.nets.classifier import Classifier, Preprocessing
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a task had come when it was interrupted."""
+
+    phase: int  # the phase it was in
+    state: Mapping[str, Any]  # the learner as it was when that phase began
+    snapshot: Snapshot | None  # and what had moved since
+
+
+class LearnerObserver(Observer):
+    def phase_ready(self, number: int, learner: Learner) -> None:
+        """Before a phase begins: everything that will rest during it can be written down now."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The classes an image most likely shows, best first, as labels in learned order, and the probability of each."""
+
+    labels: Tensor
+    probabilities: Tensor
+
+
+class Learner:
+    """`learn(task)` one after the other, `predict(images)` at any time, `save(folder)`."""
+
+    def __init__(self, config: Config, classifier: Classifier, device: torch.device | str = "cpu") -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.classifier = classifier.to(self.device)
+        self.method = find_method(config.method)(self.classifier, config, self.device)
+        self.engine = Engine(self.device, config.engine.precision)
+        self.ledger: list[dict[str, Any]] = []  # what was learned from, and what was kept of it
+
+    @classmethod
+    def fresh(
+        cls, config: Config, preprocessing: Preprocessing, classes: int = 0, device: torch.device | str = "cpu"
+    ) -> Learner:
+        """A learner that knows nothing yet. `classes` (in all) only matters to a head with all rows from the start."""
+        with seeding.initialising(config.seed, "backbone"):
+            backbone = make_backbone(config.net.name, preprocessing.channels)
+        rows = classes if config.net.head == "all" else 0
+        return cls(config, Classifier(backbone, preprocessing, config.seed, rows), device)
+
+    def learn(self, task: Task, observer: LearnerObserver | None = None, progress: Progress | None = None) -> None:
+        """Learn the task's classes beside those already known. Afterwards the task is closed.
+
+        With `progress`, go on where an earlier call was interrupted; `prepare` must have been called before.
+        """
+        observer = observer or LearnerObserver()
+        if task.first_label != self.classifier.seen:
+            raise ValueError(f"the task begins at class {task.first_label}, but {self.classifier.seen} are known")
+        self._check_shape(task.images)
+        self.method.begin(task)
+        self.classifier.grow(task.names)
+        for number, phase in enumerate(self.method.phases(task)):
+            snapshot = None
+            if progress is not None and number < progress.phase:
+                continue  # trained before the interruption; what it made is in `progress.state`
+            if progress is not None and number == progress.phase:
+                self._load(progress.state)
+                snapshot = progress.snapshot
+            else:
+                observer.phase_ready(number, self)
+            seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
+            self.engine.run(phase, seed, observer, snapshot)
+        self.method.end(task)
+        self._write_ledger(task)
+        self.classifier.eval()
+        task.close()
+
+    def logits(self, images: Images | Tensor, batch_size: int = 1000) -> Iterator[Tensor]:
+        """Logits of all classes seen, batch by batch, for images or uint8 pixels [n, channels, side, side]."""
+        if isinstance(images, Tensor):
+            images = MemoryImages(images, torch.zeros(len(images), dtype=torch.long))
+        self._check_shape(images)
+        shape = self.classifier.preprocessing
+        normalise = Normaliser(shape.mean, shape.deviation, self.device)
+        self.classifier.eval()
+        for index in torch.arange(len(images)).split(batch_size):
+            with torch.inference_mode():
+                logits = self.classifier(normalise(images.read(index).to(self.device))).float().cpu()
+            yield logits
+
+    def predict(self, images: Images | Tensor, top: int = 1) -> Prediction:
+        parts = [logits.softmax(dim=1).topk(min(top, self.classifier.seen)) for logits in self.logits(images)]
+        return Prediction(
+            torch.cat([part.indices for part in parts]),
+            torch.cat([part.values for part in parts]),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "classes": list(self.classifier.class_names),
+            "classifier": self.classifier.state_dict(),
+            "method": self.method.state_dict(),
+            "ledger": self.ledger,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A state from between two tasks."""
+        self.prepare(state, len(state["classes"]))
+        self._load(state)
+
+    def prepare(self, state: Mapping[str, Any], known: int) -> None:
+        """Take the shape of a state in which `known` classes were known; `learn` with progress brings the values."""
+        self.classifier.grow(state["classes"][self.classifier.seen : known])
+        self.method.load_state_dict(state["method"])
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.classifier.load_state_dict(state["classifier"])
+        self.method.load_state_dict(state["method"])
+        self.ledger = list(state["ledger"])
+
+    def save(self, folder: Path | str, overwrite: bool = False) -> None:
+        """Write a model folder: weights, classes, preprocessing, a card, and the ledger. `reverie.load` reads it."""
+        model_io.save(Path(folder), self.classifier, self.config, self.ledger, overwrite)
+
+    def _write_ledger(self, task: Task) -> None:
+        state = self.method.state_dict()
+        if state and self.method.keeps == Keeps.NOTHING:
+            raise RuntimeError(f"{self.config.method!r} declares that it keeps nothing, but keeps {sorted(state)}")
+        self.ledger.append(
+            {
+                "task": task.index + 1,
+                "classes": list(task.names),
+                "images_seen": task.size,
+                "method": self.config.method,
+                "keeps": str(self.method.keeps),
+                "kept_bytes": self.method.kept_bytes(),
+                "classifier_bytes": count_bytes(self.classifier.state_dict()),
+            }
+        )
+
+    def _check_shape(self, images: Images) -> None:
+        shape = self.classifier.preprocessing
+        wanted = (shape.channels, shape.size, shape.size)
+        if tuple(images.shape) != wanted:
+            raise UserError(f"The classifier takes images of shape {wanted}, not {tuple(images.shape)}.")
+
+
+def load(folder: Path | str, device: torch.device | str = "cpu") -> Learner:
+    """A learner from a model folder, ready to predict or to learn more. No code from the folder is run."""
+    classifier, config, ledger = model_io.load(Path(folder))
+    learner = Learner(config, classifier, device)
+    learner.ledger = ledger
+    return learner

@@ -1,0 +1,122 @@
+"""Every loss as a pure function of tensors. docs/method.md has the equations; names follow the paper's ideas.
+
+Nothing here waits for the device: no value is read back, no shape depends on data. Half-precision inputs are widened, so
+that sums over many numbers are made in single precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+STATISTICS_EPSILON = 1e-8
+PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belongs to finite
+
+# --- learning a task ------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Mean over the rows of (weight times) the cross-entropy; divided by the number of rows, not by the weights' sum."""
+    by_row = F.cross_entropy(_wide(logits), labels, reduction="none")
+    return (by_row if weights is None else weights * by_row).mean()
+
+
+def local_cross_entropy(logits: Tensor, labels: Tensor, first: int) -> Tensor:
+    """Cross-entropy among the task's own classes, which begin at `first`: old and new never compete (eq. 11)."""
+    return cross_entropy(logits[:, first:], labels - first)
+
+
+def task_weights(labels: Tensor, old: int, total: int) -> Tensor:
+    """Weights that balance the tasks: old/total for a row of an old class, new/total for a row of a new one."""
+    share = old / total
+    return torch.where(labels < old, share, 1 - share)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    """Cross-entropy between softened predictions over the classes given (Hinton's form, without a factor T²)."""
+    targets = F.softmax(_wide(teacher) / temperature, dim=1)
+    return _soft_cross_entropy(student, targets, temperature)
+
+
+def padded_distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    """The same over all the student's classes, with probability zero for those that the teacher does not know (eq. 9)."""
+    targets = F.softmax(_wide(teacher) / temperature, dim=1)
+    return _soft_cross_entropy(student, F.pad(targets, (0, student.shape[1] - teacher.shape[1])), temperature)
+
+
+def weighted_feature_distillation(student: Tensor, teacher: Tensor, head: Tensor) -> Tensor:
+    """How far features moved, in the directions that matter to the old classes: both seen through the old head (eq. 13).
+
+    Mean of squares over rows and old classes. The head's bias would cancel, so only its weight [classes, features] counts.
+    """
+    return F.linear(_wide(student) - _wide(teacher), _wide(head)).square().mean()
+
+
+def _soft_cross_entropy(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    return -(targets * F.log_softmax(_wide(student) / temperature, dim=1)).sum(dim=1).mean()
+
+
+# --- dreaming -------------------------------------------------------------------------------------------------------
+
+
+def content(logits: Tensor, temperature: float) -> Tensor:
+    """The teacher should be sure of its own first choice. At temperature 1000: a gentle constant push (eq. 2)."""
+    return F.cross_entropy(_wide(logits) / temperature, logits.argmax(dim=1))
+
+
+def diversity(logits: Tensor) -> Tensor:
+    """0 when the batch holds every class equally, 1 when it holds one; 0 where there is but one class (eq. 1)."""
+    classes = logits.shape[1]
+    if classes == 1:
+        return _wide(logits).sum() * 0
+    mean = F.softmax(_wide(logits), dim=1).mean(dim=0)
+    return 1 + (mean * mean.clamp_min(PROBABILITY_FLOOR).log()).sum() / math.log(classes)
+
+
+def statistics_gap(mean: Tensor, variance: Tensor, true_mean: Tensor, true_variance: Tensor) -> Tensor:
+    """One layer's KL(N(true) || N(dreamed)), mean over its channels (eq. 5)."""
+    variance, true_variance = variance + STATISTICS_EPSILON, true_variance + STATISTICS_EPSILON
+    ratio = (true_variance + (true_mean - mean).square()) / variance
+    return 0.5 * ((variance / true_variance).log() - 1 + ratio).mean()
+
+
+def statistics(layers: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+    """Mean over the layers of `statistics_gap`: do dreams excite the teacher as its training images did? (eq. 4)."""
+    return torch.stack([statistics_gap(*layer) for layer in layers]).mean()
+
+
+def batch_statistics(activations: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance by channel, over everything else."""
+    wide = _wide(activations)
+    across = [dim for dim in range(wide.ndim) if dim != 1]
+    variance, mean = torch.var_mean(wide, dim=across, correction=0)
+    return mean, variance
+
+
+def smoothness(images: Tensor, taps: Tensor) -> Tensor:
+    """Mean squared difference between images and their blur: neighbours in a picture are alike (eq. 6)."""
+    return F.mse_loss(images, blur(images, taps))
+
+
+def blur(images: Tensor, taps: Tensor) -> Tensor:
+    """Gaussian blur with reflected borders, down and across in turn."""
+    channels, reach = images.shape[1], len(taps) // 2
+    padded = F.pad(images, (reach, reach, reach, reach), mode="reflect")
+    down = taps.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    across = taps.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    return F.conv2d(F.conv2d(padded, down, groups=channels), across, groups=channels)
+
+
+def blur_taps(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Five taps. The published formula divides by 2 sigma before it squares, so its sigma of 1 acts as the root of 2."""
+    distance = torch.arange(-2, 3, device=device, dtype=dtype)
+    taps = torch.exp(-((distance / 2) ** 2))
+    return taps / taps.sum()
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

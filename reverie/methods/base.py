@@ -1,0 +1,132 @@
+"""What a method is: how a task is learned without forgetting the old ones.
+
+A method is handed the current task, never the stream. It yields phases (`reverie.phase`) and leaves training to the engine.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from reverie.config import Config, build
+from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.feed import Batch, Source, make_feed
+from reverie.data.stream import Task
+from reverie.dream import Dreamer
+from reverie.losses import cross_entropy
+from reverie.nets.classifier import Classifier
+from reverie.phase import SGD, Phase, Steps
+
+
+class Keeps(enum.StrEnum):
+    """What a method takes from one task to the next, besides the classifier itself."""
+
+    NOTHING = "nothing"
+    STATISTICS = "statistics"
+    NETWORKS = "networks"
+    CORESET = "a coreset"
+    EVERYTHING = "everything"
+
+
+class Method:
+    """Override `losses`, and whatever else differs. The defaults train on the new images alone."""
+
+    title: ClassVar[str] = ""  # as in the paper's tables
+    released: ClassVar[Mapping[str, Any]] = {}  # options that differ in the released code
+    keeps: Keeps = Keeps.NOTHING
+    dreamer: Dreamer | None = None
+
+    @dataclass(frozen=True)
+    class Options:
+        """What a person may set with `--set method.NAME=VALUE`."""
+
+    def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
+        self.classifier, self.config, self.device = classifier, config, device
+        self.options = build(self.Options, config.options, "method.")
+        shape = classifier.preprocessing
+        self.augment = Augmenter(config.augment, Normaliser(shape.mean, shape.deviation, device))
+        self.old = 0  # classes known before this task
+        self.total = 0  # and with it
+
+    def begin(self, task: Task) -> None:
+        """Called before the classifier grows: the time to copy a teacher."""
+        self.old, self.total = task.first_label, task.classes_after
+
+    def phases(self, task: Task) -> Iterator[Phase]:
+        """One after the other. What is made between two of them must be in `state_dict()`."""
+        yield self.learning(task, self.losses if self.old else self.first_losses)
+
+    def end(self, task: Task) -> None:
+        """Let go of everything that is not kept."""
+
+    def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The first task: nothing to forget yet."""
+        return {"cross_entropy": cross_entropy(self.classifier(batch.images), batch.labels)}
+
+    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Named scalars whose sum is minimised, for every task but the first. Must not wait for the device."""
+        return self.first_losses(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Between tasks: what is kept. Inside a task: also what cannot be made again."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Called before `begin`, to restore what is kept, and again in the phase where a run goes on."""
+
+    def kept_bytes(self) -> int:
+        """Between tasks: how much is kept besides the classifier."""
+        return count_bytes(self.state_dict())
+
+    def learning(self, task: Task, losses: Callable[[Batch], Mapping[str, Tensor]], *rests: torch.nn.Module) -> Phase:
+        """The usual phase: the whole classifier, SGD, the preset's schedule, the images of the task."""
+        train = self.config.train
+        return Phase(
+            name="learn",
+            feed=make_feed([Source(task.images, train.batch_size)], self.augment, self.device),
+            losses=losses,
+            optimizer=SGD(train.lr, train.momentum, train.weight_decay, Steps(train.milestones, train.gamma)),
+            moves={"classifier": self.classifier},
+            rests=rests,
+            epochs=train.epochs,
+        )
+
+
+class Distiller(Method):
+    """A method with a teacher: a frozen copy of the classifier from the end of the last task."""
+
+    teacher: Classifier | None = None
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
+        self.teacher = self.classifier.frozen_copy() if self.old else None
+
+    def phases(self, task: Task) -> Iterator[Phase]:
+        if self.teacher is None:
+            yield self.learning(task, self.first_losses)
+        else:
+            yield self.learning(task, self.losses, self.teacher)
+
+    def end(self, task: Task) -> None:
+        self.teacher = None  # the next one is a copy of the classifier as it is now
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"teacher": self.teacher.state_dict()} if self.teacher is not None else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.teacher is not None:
+            self.teacher.load_state_dict(state["teacher"])
+
+
+def count_bytes(state: Any) -> int:
+    """Bytes of all tensors in a nested state."""
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    if isinstance(state, Mapping):
+        return sum(count_bytes(item) for item in state.values())
+    return sum(count_bytes(item) for item in state) if isinstance(state, list | tuple) else 0

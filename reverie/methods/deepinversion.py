@@ -1,0 +1,63 @@
+"""Dreams with ordinary distillation: LwF with synthetic images, and the paper's DeepInversion baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from reverie.data.feed import Batch
+from reverie.losses import cross_entropy, distillation, padded_distillation
+from reverie.methods.dreaming import DreamReplay
+
+
+class LwFSynthetic(DreamReplay):
+    """LwF whose distillation runs over new images and dreams alike. Dreams take no part in the cross-entropy."""
+
+    title = "LwF (synthetic)"
+
+    @dataclass(frozen=True)
+    class Options:
+        distillation: float = 0.1  # its weight
+        temperature: float = 2.0
+
+    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        replay = self.replay(batch)
+        logits = self.classifier(replay.images)
+        kd = distillation(logits[:, : self.old], replay.taught_logits, self.options.temperature)
+        return {
+            "cross_entropy": cross_entropy(logits[: replay.real], batch.labels),
+            "distillation": self.options.distillation * kd,
+        }
+
+
+class DeepInversion(DreamReplay):
+    """Distillation on new images and on dreams, with probability zero for the new classes (eq. 8 and 9)."""
+
+    title = "DeepInversion"
+    released = {"on_real": "old"}  # the released code distils new images over the old classes only
+
+    @dataclass(frozen=True)
+    class Options:
+        distillation: float = 1.0  # weight of each of the two
+        temperature: float = 2.0
+        on_real: Literal["padded", "old"] = "padded"
+
+    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        options = self.options
+        replay = self.replay(batch)
+        logits = self.classifier(replay.images)
+        real, dreamed = logits[: replay.real], logits[replay.real :]
+        taught, taught_dreamed = replay.taught_logits[: replay.real], replay.taught_logits[replay.real :]
+        if options.on_real == "padded":
+            kd_real = padded_distillation(real, taught, options.temperature)
+        else:
+            kd_real = distillation(real[:, : self.old], taught, options.temperature)
+        kd_dreamed = padded_distillation(dreamed, taught_dreamed, options.temperature)
+        return {
+            "cross_entropy": cross_entropy(real, batch.labels),
+            "distillation_real": options.distillation * kd_real,
+            "distillation_dreamed": options.distillation * kd_dreamed,
+        }

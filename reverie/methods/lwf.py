@@ -1,0 +1,35 @@
+"""Learning without Forgetting (Li and Hoiem): be true to the teacher's answers on the new images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reverie.data.feed import Batch
+from reverie.losses import cross_entropy, distillation
+from reverie.methods.base import Distiller
+
+
+class LwF(Distiller):
+    """Cross-entropy over all classes seen, and distillation over the old ones, both on the new images."""
+
+    title = "LwF"
+
+    @dataclass(frozen=True)
+    class Options:
+        distillation: float = 1.0  # its weight
+        temperature: float = 2.0
+
+    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        assert self.teacher is not None
+        with torch.no_grad():
+            taught = self.teacher(batch.images)
+        logits = self.classifier(batch.images)
+        kd = distillation(logits[:, : self.old], taught, self.options.temperature)
+        return {
+            "cross_entropy": cross_entropy(logits, batch.labels),
+            "distillation": self.options.distillation * kd,
+        }

@@ -1,0 +1,94 @@
+"""The classifier: a backbone, a head that grows by rows as classes arrive, and the class names in learned order."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from reverie import seeding
+from reverie.nets.resnet import Backbone
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What an image must be before the classifier sees it: its size, its channels, and how pixels are normalised."""
+
+    size: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
+
+
+class Head(nn.Module):
+    """A linear layer with bias, a row a class."""
+
+    def __init__(self, feature_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, feature_dim))
+        self.bias = nn.Parameter(torch.empty(0))
+
+    @property
+    def rows(self) -> int:
+        return len(self.weight)
+
+    def grow(self, rows: int, rng: torch.Generator) -> None:
+        """Add rows below the others, which stay as they are: Kaiming-normal weights, uniform bias."""
+        feature_dim = self.weight.shape[1]
+        weight = torch.randn(rows, feature_dim, generator=rng) * math.sqrt(2 / feature_dim)
+        bias = (2 * torch.rand(rows, generator=rng) - 1) / math.sqrt(feature_dim)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight.to(self.weight)]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias.to(self.bias)]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+
+class Classifier(nn.Module):
+    """`forward` gives a logit for each class seen so far. The head may have further rows (the released recipe)."""
+
+    def __init__(self, backbone: Backbone, preprocessing: Preprocessing, seed: int = 0, rows_from_start: int = 0) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = Head(backbone.feature_dim)
+        self.preprocessing = preprocessing
+        self.class_names: tuple[str, ...] = ()
+        self.seed = seed
+        if rows_from_start:
+            self.head.grow(rows_from_start, seeding.generator(seed, "head", 0))
+
+    @property
+    def seen(self) -> int:
+        """The number of classes learned or being learned."""
+        return len(self.class_names)
+
+    def grow(self, names: Sequence[str]) -> None:
+        """Make room for new classes."""
+        twice = set(names) & set(self.class_names)
+        if twice or len(set(names)) != len(names):
+            raise ValueError(f"classes must be new and differ from each other: {sorted(twice) or list(names)}")
+        missing = self.seen + len(names) - self.head.rows
+        if missing > 0:
+            self.head.grow(missing, seeding.generator(self.seed, "head", self.head.rows))
+        self.class_names += tuple(names)
+
+    def features(self, images: Tensor) -> Tensor:
+        features: Tensor = self.backbone(images)
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))[:, : self.seen]
+
+    def frozen_copy(self) -> Classifier:
+        """A teacher: the same function for good."""
+        teacher = copy.deepcopy(self).eval()
+        teacher.requires_grad_(False)
+        return teacher

@@ -1,0 +1,94 @@
+"""Residual networks: the CIFAR family of He et al. (ResNet-32 is the paper's) and torchvision's ResNet-18."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Backbone(nn.Module):
+    """Images in, `feature_dim` numbers an image out."""
+
+    feature_dim: int
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut without parameters (option A): every second pixel, zeros for new channels."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.stride = stride
+        self.extra = (channels - channels_in) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        if self.extra:
+            shortcut = F.pad(shortcut, (0, 0, 0, 0, self.extra, self.extra))
+        return F.relu(out + shortcut)
+
+
+class CifarResNet(Backbone):
+    """A 3 x 3 convolution, three stages of `blocks` blocks, the mean over the map; 6 * blocks + 2 layers with the head."""
+
+    def __init__(self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)) -> None:
+        super().__init__()
+        self.feature_dim = widths[-1]
+        self.conv = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(widths[0])
+        stages: list[nn.Module] = []
+        before = widths[0]
+        for stage, width in enumerate(widths):
+            for block in range(blocks):
+                stages.append(BasicBlock(before, width, stride=2 if stage and not block else 1))
+                before = width
+        self.blocks = nn.Sequential(*stages)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.blocks(F.relu(self.bn(self.conv(images)))).mean(dim=(2, 3))
+
+
+class TorchvisionResNet18(Backbone):
+    """He et al.'s ResNet-18 for large images, without its head."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        from torchvision.models import resnet18
+
+        self.body = resnet18(weights=None)
+        self.feature_dim = self.body.fc.in_features
+        self.body.fc = nn.Identity()
+        if channels != 3:
+            self.body.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.body(images)
+        return features
+
+
+def cifar_resnet(blocks: int, channels: int) -> Backbone:
+    return CifarResNet(blocks, channels)
+
+
+def imagenet_resnet18(channels: int) -> Backbone:
+    return TorchvisionResNet18(channels)
+
+
+def batchnorm_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers whose running statistics remember what the training images were like."""
+    return [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
+def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
+    for layer in batchnorm_layers(module):
+        assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+        layer.momentum = momentum
+

@@ -1,0 +1,77 @@
+"""What a phase is: one stretch of optimisation inside a task. It says everything the engine needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from reverie.data.feed import Batch, Feed
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A learning rate that is multiplied by `gamma` at the start of each epoch in `milestones`."""
+
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def factor(self, epoch: int) -> float:
+        return float(self.gamma ** sum(epoch >= milestone for milestone in self.milestones))
+
+
+@dataclass(frozen=True)
+class SGD:
+    lr: float
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Steps = Steps()
+
+
+@dataclass(frozen=True)
+class Adam:
+    lr: float
+    schedule: Steps = Steps()
+
+
+@dataclass
+class OptimizerMemory:
+    """An optimizer's state that outlives its phase: the engine starts from it and leaves the new state in it."""
+
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Phase:
+    """Data, trainable parameters, schedule, losses.
+
+    `losses` maps a batch to named scalars, whose sum is minimised. It must not wait for the device: no `.item()`, no
+    shapes from data, no Python branching on tensors.
+    """
+
+    name: str
+    feed: Feed
+    losses: Callable[[Batch], Mapping[str, Tensor]]
+    optimizer: SGD | Adam
+    moves: Mapping[str, nn.Module]  # what changes; put into train mode, and saved inside a checkpoint
+    epochs: int | None = None
+    steps: int | None = None  # instead of epochs
+    rests: Sequence[nn.Module] = ()  # what takes part unchanged; put into eval mode, after `moves`
+    parameters: Sequence[nn.Parameter] | None = None  # what the optimizer steps; none: every parameter in `moves`
+    memory: OptimizerMemory | None = None
+    full_precision: bool = False  # whatever the engine's precision is
+    after_epoch: Callable[[], None] | None = None  # only to update what is in `moves`
+    summary: Callable[[], Mapping[str, Any]] | None = None  # figures worth writing down at the end
+
+    @property
+    def total_steps(self) -> int:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"phase {self.name!r} must have a length, in epochs or in steps")
+        return self.steps if self.steps is not None else (self.epochs or 0) * self.feed.steps_per_epoch
+
+    def trainable(self) -> list[nn.Parameter]:
+        if self.parameters is not None:
+            return list(self.parameters)
+        return [parameter for module in self.moves.values() for parameter in module.parameters()]

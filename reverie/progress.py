@@ -1,0 +1,106 @@
+"""Live progress in a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from reverie.data.stream import Task
+from reverie.engine import Snapshot
+from reverie.phase import Phase
+from reverie.runs import RunObserver
+
+
+class ConsoleProgress(RunObserver):
+    """Follows a run on a console: a bar for the phase in a terminal, a line for each phase and task in any case."""
+
+    def __init__(self, console: Console, bars: Progress | None, label: str) -> None:
+        self.console, self.bars, self.label = console, bars, label
+        self._bar: TaskID | None = None
+        self._where = ""
+        self._losses: Mapping[str, float] = {}
+        self._began = time.monotonic()
+
+    def reading(self, done: int, total: int) -> None:
+        self._show("reading images", done, total)
+
+    def task_begins(self, task: Task, count: int) -> None:
+        done = task.index + 1 if task.first_label else len(task.names)
+        self._where = f"task {done}/{count}" if task.first_label else f"{done} classes"
+        self._began = time.monotonic()
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        if done:
+            self.console.print(f"{self._prefix()} {phase.name}: goes on at step {done} of {phase.total_steps}")
+        self._show(f"{self._where} {phase.name}", done, phase.total_steps)
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        if self.bars is not None and self._bar is not None:
+            self.bars.update(self._bar, completed=done)
+
+    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
+        self._losses = losses
+        if self.bars is not None and self._bar is not None:
+            self.bars.update(self._bar, losses=_brief(losses))
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        if summary.get("classes"):
+            covered, classes = summary["covered"], summary["classes"]
+            self.console.print(
+                f"{self._prefix()} dreams show {covered} of {classes} old classes, confidence {summary['confidence']:.2f}"
+            )
+
+    def task_ends(self, index: int, accuracy: float) -> None:
+        seconds = time.monotonic() - self._began
+        self.console.print(
+            f"{self._prefix()} task {index + 1} learned: {100 * accuracy:.1f} % of all classes seen "
+            f"[dim]({seconds:.0f} s; {_brief(self._losses)})[/]"
+        )
+
+    def _prefix(self) -> str:
+        return f"[bold]{self.label}[/]"
+
+    def _show(self, what: str, done: int, total: int) -> None:
+        if self.bars is None:
+            return
+        text = f"{self.label} {what}"
+        if self._bar is None:
+            self._bar = self.bars.add_task(text, total=total, completed=done, losses="")
+        else:
+            self.bars.update(self._bar, description=text, total=total, completed=done, losses="")
+
+
+@contextmanager
+def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
+    """A progress display that goes away with the block."""
+    if not console.is_terminal:
+        yield ConsoleProgress(console, None, label)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("[dim]{task.fields[losses]}[/]"),
+    )
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bars:
+        yield ConsoleProgress(console, bars, label)
+
+
+@contextmanager
+def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that says (done, total): a download, files being checked."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(bar, completed=done / unit, total=total / unit if total else None)
+
+
+def _brief(losses: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3g}" for name, value in losses.items())

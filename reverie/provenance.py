@@ -1,0 +1,84 @@
+"""Where a figure comes from: versions, hardware, commit. No paths, no names of people or machines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from reverie.version import __version__
+
+
+def environment(device: Any) -> dict[str, Any]:
+    """Everything a figure may depend on besides the configuration and the data."""
+    import numpy
+    import torch
+    import torchvision
+
+    facts: dict[str, Any] = {
+        "reverie": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "numpy": numpy.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+    }
+    if device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def command_line() -> str:
+    """The command as it was typed."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """The commit of reverie's own checkout, with a plus sign behind it if files differ; none where it is installed."""
+    source = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != source.parent:
+            return None  # somebody else's repository, with reverie installed inside it
+        changed = git("status", "--porcelain", "--", str(source))
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def peak_memory(device: Any) -> int | None:
+    """Bytes: of the device where there is one, else the most this process ever held."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"

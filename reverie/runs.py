@@ -1,0 +1,430 @@
+"""A run: one stream learned by one method with one seed, in a folder that can be resumed and reported."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie import config as configuration
+from reverie import disk, metrics, provenance
+from reverie.config import Config, Recipe
+from reverie.data import sources
+from reverie.data.images import Dataset, Images, pixel_statistics
+from reverie.data.stream import Stream, Task, class_order, task_sizes
+from reverie.engine import Snapshot, find_device
+from reverie.errors import UserError
+from reverie.journal import Journal, RunFolder
+from reverie.learner import Learner, LearnerObserver, Progress
+from reverie.methods import find_method
+from reverie.methods.base import Keeps
+from reverie.nets.classifier import Preprocessing
+from reverie.phase import Phase
+from reverie.report import dream_sheet
+from reverie.upper_bound import UpperBounds
+
+SCHEMA = 1
+TOP = 5  # predictions kept for every test image
+CHECKPOINT_SECONDS = 30.0
+Result = dict[str, Any]
+
+
+class RunObserver(LearnerObserver):
+    """Follows a whole run."""
+
+    def reading(self, done: int, total: int) -> None:
+        """Image files being decoded."""
+
+    def task_begins(self, task: Task, count: int) -> None: ...
+
+    def task_ends(self, index: int, accuracy: float) -> None:
+        """`accuracy` over all classes seen."""
+
+
+def configure(
+    preset: str,
+    method: str = "abd",
+    *,
+    seed: int = 0,
+    recipe: Recipe = "paper",
+    settings: Sequence[str] = (),
+) -> Config:
+    """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
+
+    def load(name: str, settings: Sequence[str]) -> Config:
+        cls = find_method(name)
+        return configuration.load(
+            preset,
+            method=name,
+            options=cls.Options,
+            released=cls.released,
+            seed=seed,
+            recipe=recipe,
+            settings=settings,
+        )
+
+    chosen = load(method, settings)
+    upper_bound = load("joint", [setting for setting in settings if not setting.strip().startswith("method.")])
+    return replace(chosen, reference=upper_bound.training_digest())
+
+
+def default_folder(config: Config) -> Path:
+    return Path("runs") / f"{config.preset}-{config.method}-{config.recipe}-seed{config.seed}"
+
+
+def make_stream(config: Config, dataset: Dataset) -> Stream:
+    order = class_order(config.stream.order, len(dataset.class_names), config.seed)
+    if config.stream.classes:
+        if config.stream.classes > len(order):
+            raise UserError(f"stream.classes is {config.stream.classes}, but there are only {len(order)} classes.")
+        order = order[: config.stream.classes]
+    stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
+    return stream[: config.stream.take] if config.stream.take else stream
+
+
+def execute(
+    config: Config,
+    folder: Path | str | None = None,
+    *,
+    data: Path | str = "data",
+    device: str = "auto",
+    observer: RunObserver | None = None,
+    command: str = "",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Result:
+    """Run, or go on with, `config` in `folder`; the result of a finished run is found there and not made again."""
+    run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
+    run_folder.refuse_others(config)
+    if run_folder.finished:
+        return _with_omega(run_folder, config)
+    observer = observer or RunObserver()
+    where = find_device(device)
+    stream = make_stream(config, sources.read(config.data, Path(data), observer.reading))
+    fingerprint = stream.dataset.fingerprint()
+    with run_folder.lock():
+        run_folder.claim(config, fingerprint)
+        return _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds).go()
+
+
+class _Run:
+    """A run in progress."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        stream: Stream,
+        fingerprint: str,
+        device: torch.device,
+        observer: RunObserver,
+        command: str,
+        checkpoint_seconds: float,
+    ) -> None:
+        self.config, self.folder, self.stream = config, folder, stream
+        self.fingerprint, self.device, self.observer = fingerprint, device, observer
+        self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
+        self.bounds = UpperBounds(folder.path)
+        self.preprocessing = _preprocessing(stream)
+        self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
+        self.began = time.monotonic()
+        self.session: dict[str, Any] = {
+            "command": command,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "environment": provenance.environment(device),
+        }
+
+    def go(self) -> Result:
+        resting, snapshot = self.journal.recover()
+        self.journal.sessions.append(self.session)
+        first = resting["task"] if resting else 0
+        self.journal.event("goes on" if resting else "run begins", **self.session)
+        learner = self._new_learner()
+        if resting and first == len(self.stream):  # stopped between the last task and the result
+            learner.load_state_dict(resting["learner"])
+        with _stopping_gently(self.journal):
+            for index in range(first, len(self.stream)):
+                self.journal.begin_task(index)
+                if self.everything:
+                    learner = self._learn_everything(index, resting, snapshot)
+                else:
+                    self._learn(learner, self.stream[index], resting, snapshot)
+                    self._judge(learner, index)
+                resting, snapshot = None, None
+                self._end_task(learner, index)
+        return self._finish(learner)
+
+    # --- one task
+
+    def _learn(
+        self, learner: Learner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
+    ) -> None:
+        """Learn a task, from its beginning or from a checkpoint."""
+        self.observer.task_begins(task, len(self.stream))
+        progress = None
+        if resting is not None and resting["phase"] is None:
+            learner.load_state_dict(resting["learner"])
+        elif resting is not None:
+            learner.prepare(resting["learner"], known=task.first_label)
+            progress = Progress(resting["phase"], resting["learner"], snapshot)
+        learner.learn(task, _Several(self.journal, self.observer, self._keep_dreams(learner)), progress)
+
+    def _learn_everything(
+        self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
+    ) -> Learner:
+        """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
+        learner = self._new_learner()
+        prefix = self.stream[: index + 1]
+        key = UpperBounds.key(self.config.reference, self.fingerprint, self.config.seed, prefix.classes)
+        last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
+        found = self.bounds.find(key)
+        predictions = self.folder.task(index) / "predictions.npz"
+        if found and not last:
+            disk.write_bytes(predictions, self.bounds.predictions(key))
+            self.journal.seconds[index] = dict(found["seconds"])
+            self.journal.event("found", task=index + 1, upper_bound=key)
+            return learner
+        between = resting is not None and resting["phase"] is None
+        self._learn(learner, prefix.union(), None if between else resting, snapshot)
+        accuracy = self._judge(learner, index)
+        entry = {
+            "schema": SCHEMA,
+            "preset": self.config.preset,
+            "seed": self.config.seed,
+            "classes": list(prefix.classes),
+            "accuracy": accuracy,
+            "seconds": self.journal.seconds[index],
+            "sessions": self.journal.sessions,
+        }
+        if not found:
+            self.bounds.add(key, entry, predictions.read_bytes())
+        return learner
+
+    def _judge(self, learner: Learner, index: int) -> float:
+        """One pass over the test images of all classes seen: every figure can be derived from what is kept of it."""
+        began = time.monotonic()
+        seen = self.stream[: index + 1]
+        content = judge(learner, seen.test(), seen.sizes, self.config.evaluate.batch_size)
+        disk.write_bytes(self.folder.task(index) / "predictions.npz", content)
+        self.journal.add_seconds("evaluate", time.monotonic() - began)
+        return _accuracy(_read_predictions(content), self.config.evaluate.top)
+
+    def _end_task(self, learner: Learner, index: int) -> None:
+        content = (self.folder.task(index) / "predictions.npz").read_bytes()
+        accuracy = _accuracy(_read_predictions(content), self.config.evaluate.top)
+        self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=self.journal.seconds[index])
+        if "models" in self.config.keep and learner.classifier.seen:
+            learner.save(self.folder.task(index) / "model", overwrite=True)
+        self.observer.task_ends(index, accuracy)
+        self.journal.task = index + 1
+        self.journal.save_resting(None, learner)
+
+    def _keep_dreams(self, learner: Learner) -> LearnerObserver:
+        return _DreamKeeper(learner, self.folder, self.journal, "dreamers" in self.config.keep)
+
+    # --- the whole
+
+    def _finish(self, learner: Learner) -> Result:
+        learner.save(self.folder.model, overwrite=True)
+        self.session["wall_seconds"] = time.monotonic() - self.began
+        result = {
+            "schema": SCHEMA,
+            "preset": self.config.preset,
+            "method": self.config.method,
+            "recipe": self.config.recipe,
+            "seed": self.config.seed,
+            "metrics": {},
+            "accuracy_matrix": [],
+            "task_sizes": list(self.stream.sizes),
+            "class_order": list(self.stream.classes),
+            "class_names": list(self.stream.class_names),
+            "upper_bound": None,
+            "seconds": {
+                "total": sum(sum(parts.values()) for parts in self.journal.seconds),
+                "by_part": _sum_parts(self.journal.seconds),
+                "by_task": self.journal.seconds,
+            },
+            "peak_memory_bytes": provenance.peak_memory(self.device),
+            "ledger": learner.ledger,
+            "data_fingerprint": self.fingerprint,
+            "config": self.config.as_dict(),
+            "sessions": self.journal.sessions,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        result.update(_figures(self.folder, self.config, self.stream.sizes, self.stream.classes, self.fingerprint))
+        self.journal.event("run ends", metrics=result["metrics"])
+        disk.write_json(self.folder.result, result)
+        shutil.rmtree(self.folder.resting.parent, ignore_errors=True)
+        return result
+
+    def _new_learner(self) -> Learner:
+        return Learner.fresh(self.config, self.preprocessing, len(self.stream.classes), self.device)
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def judge(learner: Learner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> bytes:
+    """An .npz file: for every test image its label, the classes predicted (best first), and the best class of its own task."""
+    starts = np.cumsum([0, *sizes])
+    task = torch.from_numpy(np.searchsorted(starts, test.labels.numpy(), side="right") - 1)
+    first, last = (torch.from_numpy(edge)[task][:, None] for edge in (starts[:-1], starts[1:]))
+    top, local, row = [], [], 0
+    for logits in learner.logits(test, batch_size):
+        rows = slice(row, row + len(logits))
+        row += len(logits)
+        top.append(logits.topk(min(TOP, logits.shape[1])).indices)
+        classes = torch.arange(logits.shape[1])
+        own = (classes >= first[rows]) & (classes < last[rows])
+        local.append(logits.masked_fill(~own, -torch.inf).argmax(dim=1))
+    buffer = io.BytesIO()
+    arrays = {"label": test.labels, "task": task, "top": torch.cat(top), "local": torch.cat(local)}
+    np.savez_compressed(buffer, **{name: array.numpy().astype(np.int32) for name, array in arrays.items()})
+    return buffer.getvalue()
+
+
+def _read_predictions(content: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _right(predictions: Mapping[str, np.ndarray], top: int) -> np.ndarray:
+    return (predictions["top"][:, :top] == predictions["label"][:, None]).any(axis=1)
+
+
+def _accuracy(predictions: Mapping[str, np.ndarray], top: int) -> float:
+    return float(_right(predictions, top).mean())
+
+
+def _figures(
+    folder: RunFolder, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
+) -> dict[str, Any]:
+    """The accuracy matrix and everything derived from it, with Omega where the upper bound is known."""
+    judged = [_read_predictions((folder.task(i) / "predictions.npz").read_bytes()) for i in range(len(sizes))]
+    top = config.evaluate.top
+    matrix = metrics.accuracy_matrix([_right(p, top) for p in judged], [p["task"] for p in judged])
+    images = np.bincount(judged[-1]["task"], minlength=len(sizes)).tolist()
+    own = judged[-1]["local"] == judged[-1]["label"]
+    local = [float(own[judged[-1]["task"] == j].mean()) for j in range(len(sizes))]
+    offline, keys = _upper_bound(UpperBounds(folder.path), config, sizes, classes, fingerprint)
+    figures = metrics.summarise(matrix, images, local, offline)
+    if config.method == "joint":  # a new network for each prefix: nothing was there to be forgotten
+        figures = replace(figures, forgetting=None, backward_transfer=None)
+    return {
+        "metrics": asdict(figures),
+        "accuracy_matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
+        "test_images": images,
+        "upper_bound": {"accuracy_after": offline, "keys": keys} if offline else None,
+    }
+
+
+def _upper_bound(
+    bounds: UpperBounds, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
+) -> tuple[list[float] | None, list[str]]:
+    ends = np.cumsum(sizes)
+    keys = [UpperBounds.key(config.reference, fingerprint, config.seed, classes[:end]) for end in ends]
+    accuracies = []
+    for key in keys:
+        entry = bounds.find(key)
+        if not entry:
+            return None, keys
+        accuracies.append(_accuracy(_read_predictions(bounds.predictions(key)), config.evaluate.top))
+    return (accuracies if min(accuracies) > 0 else None), keys
+
+
+def _with_omega(folder: RunFolder, config: Config) -> Result:
+    """A finished run's result. Omega is added when the upper bound has been trained since."""
+    result: Result = disk.read_json(folder.result)
+    if result["schema"] > SCHEMA:
+        raise UserError(f"{folder.result} was written by a newer reverie; please upgrade.")
+    if result["upper_bound"] is None:
+        found = _figures(folder, config, result["task_sizes"], result["class_order"], result["data_fingerprint"])
+        if found["upper_bound"] is not None:
+            result.update(found)
+            disk.write_json(folder.result, result)
+    return result
+
+
+def _preprocessing(stream: Stream) -> Preprocessing:
+    """As published, or from the first task alone: later images are not known when the first are learned."""
+    mean, deviation = stream.dataset.normalisation or pixel_statistics(stream[0].images)
+    return Preprocessing(stream.dataset.train.shape[1], mean, deviation)
+
+
+def _sum_parts(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for parts in seconds for name in parts)
+    return {name: sum(parts.get(name, 0.0) for parts in seconds) for name in names}
+
+
+class _DreamKeeper(LearnerObserver):
+    """When a dreamer has been trained: a sheet of its dreams by class, and the dreamer itself on wish."""
+
+    def __init__(self, learner: Learner, folder: RunFolder, journal: Journal, keep: bool) -> None:
+        self.learner, self.folder, self.journal, self.keep = learner, folder, journal, keep
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        dreamer = self.learner.method.dreamer
+        if phase.name != "dream" or dreamer is None:
+            return
+        task = self.folder.task(self.journal.task)
+        disk.write_bytes(task / "dreams.png", dream_sheet(dreamer))
+        if self.keep:
+            disk.write_state(task / "dreamer.pt", dreamer.state_dict())
+
+
+class _Several(RunObserver):
+    """Passes every call on to several observers, in order."""
+
+    def __init__(self, *observers: LearnerObserver) -> None:
+        self.observers = observers
+
+    def phase_ready(self, number: int, learner: Learner) -> None:
+        for observer in self.observers:
+            observer.phase_ready(number, learner)
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        for observer in self.observers:
+            observer.phase_begins(phase, done)
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        for observer in self.observers:
+            observer.step_ends(done, snapshot)
+
+    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
+        for observer in self.observers:
+            observer.epoch_ends(epoch, lr, losses)
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        for observer in self.observers:
+            observer.phase_ends(phase, summary)
+
+
+@contextmanager
+def _stopping_gently(journal: Journal) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if journal.stop:
+            raise KeyboardInterrupt
+        journal.stop = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

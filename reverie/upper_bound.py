@@ -1,0 +1,41 @@
+"""Upper bounds, trained once and found again: a network for each (data, seed, class prefix), the reference of Omega."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reverie import disk
+
+FOLDER = "upper-bounds"  # beside the run folders that share it
+
+
+class UpperBounds:
+    """A folder of entries, each with the predictions of one network and where they come from."""
+
+    def __init__(self, beside: Path) -> None:
+        self.folder = beside.resolve().parent / FOLDER
+
+    @staticmethod
+    def key(reference: str, fingerprint: str, seed: int, classes: Sequence[int]) -> str:
+        """`reference` stands for the upper bound's own configuration (`Config.reference`)."""
+        facts = json.dumps([reference, fingerprint, seed, list(classes)])
+        return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """What is known of a prefix: its accuracy, and what it took to train."""
+        entry = self.folder / key / "entry.json"
+        return disk.read_json(entry) if entry.is_file() else None
+
+    def predictions(self, key: str) -> bytes:
+        return (self.folder / key / "predictions.npz").read_bytes()
+
+    def add(self, key: str, entry: dict[str, Any], predictions: bytes) -> None:
+        def fill(scratch: Path) -> None:
+            disk.write_bytes(scratch / "predictions.npz", predictions)
+            disk.write_json(scratch / "entry.json", entry)
+
+        disk.write_folder(self.folder / key, fill)
