@@ -7,7 +7,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -38,7 +38,12 @@ class RecipeName(StrEnum):
     released = "released"
 
 
-Preset = Annotated[str, typer.Argument(help="A preset's name (see `reverie presets`) or a YAML file.", show_default=False)]
+Preset = Annotated[
+    str,
+    typer.Argument(
+        metavar="PRESET", help="A preset's name (see `reverie presets`) or a YAML file.", show_default=False
+    ),
+]
 DataFolder = Annotated[
     Path, typer.Option("--data", envvar="REVERIE_DATA", help="Where data sets lie, or your own folder of images.")
 ]
@@ -60,7 +65,9 @@ def _start(
 @app.command(epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100")
 def run(
     preset: Preset,
-    method: Annotated[str, typer.Option("--method", "-m", help="How tasks are learned (see `reverie methods`).")] = "abd",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="How tasks are learned (see `reverie methods`).")
+    ] = "abd",
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of the class order and all random numbers.")] = 0,
     recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
     device: DeviceName = "auto",
@@ -203,7 +210,7 @@ def data_check(
     console.print(table)
 
 
-def _print_result(result: dict, folder: Path) -> None:  # type: ignore[type-arg]
+def _print_result(result: dict[str, Any], folder: Path) -> None:
     from reverie.tables import COLUMNS, DASH, rows_of
 
     table = Table(*COLUMNS, box=None)
@@ -213,7 +220,9 @@ def _print_result(result: dict, folder: Path) -> None:  # type: ignore[type-arg]
     after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])
     console.print(f"accuracy after each task (%): {after}")
     if cells[COLUMNS.index("Omega")] == DASH:
-        console.print(f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True)
+        console.print(
+            f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True
+        )
     console.print(f"{folder / 'result.json'}", soft_wrap=True)
 
 

@@ -328,7 +328,9 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value in get_args(hint) and type(value) in {type(choice) for choice in get_args(hint)}:
             return value
         choices = ", ".join(map(str, get_args(hint)))
-        raise UserError(f"{where} must be one of {choices}, not {value!r}.{did_you_mean(str(value), map(str, get_args(hint)))}")
+        raise UserError(
+            f"{where} must be one of {choices}, not {value!r}.{did_you_mean(str(value), map(str, get_args(hint)))}"
+        )
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{where} must be a list, not {value!r}.")

@@ -25,7 +25,7 @@ def write_bytes(file: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         Path(scratch).chmod(0o644)
-        os.replace(scratch, file)
+        Path(scratch).replace(file)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
@@ -69,11 +69,11 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         fill(scratch)
         if folder.exists():
             old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-old-"))
-            os.replace(folder, old / "old")
-            os.replace(scratch, folder)
+            folder.replace(old / "old")
+            scratch.replace(folder)
             shutil.rmtree(old)
         else:
-            os.replace(scratch, folder)
+            scratch.replace(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise

@@ -1,7 +1,7 @@
 """The dreamer: makes images of the old classes out of a frozen teacher, from nothing but its weights.
 
-A generator is fitted so that its images excite the teacher as training images did (`Dreamer.phase`), then sampled as often
-as needed. docs/method.md, "The dreamer", has the equations.
+A generator is fitted so that its images excite the teacher as training images did (`Dreamer.phase`), then sampled as
+often as needed. docs/method.md, "The dreamer", has the equations.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Dreamer:
 
 @contextmanager
 def watching_batchnorm(module: nn.Module) -> Iterator[list[Layer]]:
-    """Inside, every BatchNorm layer that is passed adds what came in and what it remembers: (mean, variance) of each."""
+    """Inside, every BatchNorm layer passed adds (mean, variance) of what came in and of what it remembers."""
     seen: list[Layer] = []
 
     def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -1,11 +1,12 @@
 """The only training loop in the package: a phase in, trained parameters out.
 
-fp32, eager and uncaptured is the reference. The loop can be left after any step and entered again there: what it needs for
-that is in `snapshot()`, and all random numbers are a function of (seed of the phase, epoch).
+fp32, eager and uncaptured is the reference. The loop can be left after any step and entered again there: what it needs
+for that is in `snapshot()`, and all random numbers are a function of (seed of the phase, epoch).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -150,7 +151,7 @@ def make_optimizer(phase: Phase) -> torch.optim.Optimizer:
     else:
         optimizer = torch.optim.Adam(phase.trainable(), lr=settings.lr)
     if phase.memory is not None and phase.memory.state:
-        optimizer.load_state_dict(phase.memory.state)
+        optimizer.load_state_dict(copy.deepcopy(phase.memory.state))  # or it would be changed in place
     return optimizer
 
 
@@ -170,7 +171,9 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         raise UserError(f"--device {name!r} is unknown; use auto, cpu, cuda or cuda:1.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for, but this machine has no GPU that torch can use. Try --device cpu.")
+        raise UserError(
+            "--device cuda was asked for, but this machine has no GPU that torch can use. Try --device cpu."
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"--device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs.")
     if device.type not in ("cpu", "cuda"):

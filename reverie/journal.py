@@ -45,6 +45,9 @@ class RunFolder:
     def task(self, index: int) -> Path:
         return self.path / "tasks" / f"{index + 1:02d}"
 
+    def predictions(self, index: int) -> Path:
+        return self.task(index) / "predictions.npz"
+
     @property
     def finished(self) -> bool:
         return self.result.is_file()
@@ -98,8 +101,10 @@ class RunFolder:
         with (self.path / LOCK).open("w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise UserError(f"Another process is at work in {self.path}.") from None
+            except OSError:  # a file system without locks
+                pass
             yield
 
 
@@ -197,7 +202,7 @@ class Journal(LearnerObserver):
         self._last_save = time.monotonic()
 
     def recover(self) -> tuple[dict[str, Any] | None, Snapshot | None]:
-        """The last checkpoint, if there is one; events written after it are taken back, since they will happen again."""
+        """The last checkpoint, if there is one. Events after it are taken back, since they will happen again."""
         resting = self._read(self.folder.resting)
         moving = self._read(self.folder.moving) if resting is not None else None
         size, snapshot = 0, None
@@ -217,7 +222,10 @@ class Journal(LearnerObserver):
         try:
             return disk.read_state(file)
         except Exception as error:
-            raise UserError(f"The checkpoint {file} is damaged ({error}). Delete its folder to start the run anew.") from None
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
+            ) from None
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:

@@ -95,15 +95,14 @@ class Learner:
 
     def logits(self, images: Images | Tensor, batch_size: int = 1000) -> Iterator[Tensor]:
         """Logits of all classes seen, batch by batch, for images or uint8 pixels [n, channels, side, side]."""
-        if isinstance(images, Tensor):
-            images = MemoryImages(images, torch.zeros(len(images), dtype=torch.long))
-        self._check_shape(images)
+        shown: Images = _unlabelled(images) if isinstance(images, Tensor) else images
+        self._check_shape(shown)
         shape = self.classifier.preprocessing
         normalise = Normaliser(shape.mean, shape.deviation, self.device)
         self.classifier.eval()
-        for index in torch.arange(len(images)).split(batch_size):
+        for index in torch.arange(len(shown)).split(batch_size):
             with torch.inference_mode():
-                logits = self.classifier(normalise(images.read(index).to(self.device))).float().cpu()
+                logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
             yield logits
 
     def predict(self, images: Images | Tensor, top: int = 1) -> Prediction:
@@ -161,6 +160,10 @@ class Learner:
         wanted = (shape.channels, shape.size, shape.size)
         if tuple(images.shape) != wanted:
             raise UserError(f"The classifier takes images of shape {wanted}, not {tuple(images.shape)}.")
+
+
+def _unlabelled(pixels: Tensor) -> MemoryImages:
+    return MemoryImages(pixels, torch.zeros(len(pixels), dtype=torch.long))
 
 
 def load(folder: Path | str, device: torch.device | str = "cpu") -> Learner:

@@ -1,7 +1,7 @@
 """Every loss as a pure function of tensors. docs/method.md has the equations; names follow the paper's ideas.
 
-Nothing here waits for the device: no value is read back, no shape depends on data. Half-precision inputs are widened, so
-that sums over many numbers are made in single precision.
+Nothing here waits for the device: no value is read back, no shape depends on data. Half-precision inputs are widened,
+so that sums over many numbers are made in single precision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belong
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean over the rows of (weight times) the cross-entropy; divided by the number of rows, not by the weights' sum."""
+    """Mean over the rows of (weight times) cross-entropy: divided by the number of rows, not by the sum of weights."""
     by_row = F.cross_entropy(_wide(logits), labels, reduction="none")
     return (by_row if weights is None else weights * by_row).mean()
 
@@ -43,15 +43,15 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> 
 
 
 def padded_distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
-    """The same over all the student's classes, with probability zero for those that the teacher does not know (eq. 9)."""
+    """The same over all the student's classes, with probability zero for those the teacher does not know (eq. 9)."""
     targets = F.softmax(_wide(teacher) / temperature, dim=1)
     return _soft_cross_entropy(student, F.pad(targets, (0, student.shape[1] - teacher.shape[1])), temperature)
 
 
 def weighted_feature_distillation(student: Tensor, teacher: Tensor, head: Tensor) -> Tensor:
-    """How far features moved, in the directions that matter to the old classes: both seen through the old head (eq. 13).
+    """How far features moved in the directions that matter to old classes: both seen through the old head (eq. 13).
 
-    Mean of squares over rows and old classes. The head's bias would cancel, so only its weight [classes, features] counts.
+    Mean of squares over rows and old classes. The head's bias would cancel: only its weight [classes, features] counts.
     """
     return F.linear(_wide(student) - _wide(teacher), _wide(head)).square().mean()
 
@@ -111,9 +111,9 @@ def blur(images: Tensor, taps: Tensor) -> Tensor:
     return F.conv2d(F.conv2d(padded, down, groups=channels), across, groups=channels)
 
 
-def blur_taps(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-    """Five taps. The published formula divides by 2 sigma before it squares, so its sigma of 1 acts as the root of 2."""
-    distance = torch.arange(-2, 3, device=device, dtype=dtype)
+def blur_taps(device: torch.device | str = "cpu") -> Tensor:
+    """Five taps. The published formula divides by 2 sigma before it squares: its sigma of 1 acts as the root of 2."""
+    distance = torch.arange(-2.0, 3.0, device=device)
     taps = torch.exp(-((distance / 2) ** 2))
     return taps / taps.sum()
 

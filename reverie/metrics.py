@@ -1,8 +1,8 @@
 """One accuracy matrix, and every figure derived from it. docs/metrics.md defines each name in words and as a formula.
 
-The matrix has a row for each task learned and a column for each task judged: `matrix[i, j]` is the share of task j's test
-images that the classifier names rightly after task i, among all classes seen by then. Above the diagonal stands NaN. All
-figures are shares between 0 and 1, or differences of such; people are shown percents.
+The matrix has a row for each task learned and a column for each task judged: `matrix[i, j]` is the share of task j's
+test images that the classifier names rightly after task i, among all classes seen by then. Above the diagonal stands
+NaN. All figures are shares between 0 and 1, or differences of such; people are shown percents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The saved model: safetensors and JSON, a card for people, and the ledger of what was learned from and what was kept."""
+"""The saved model: safetensors and JSON, a card for people, and the ledger of what was seen and what was kept."""
 
 from __future__ import annotations
 

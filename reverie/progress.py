@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from reverie.data.stream import Task
 from reverie.engine import Snapshot
 from reverie.phase import Phase
 from reverie.runs import RunObserver
@@ -23,20 +22,18 @@ class ConsoleProgress(RunObserver):
         self.console, self.bars, self.label = console, bars, label
         self._bar: TaskID | None = None
         self._where = ""
-        self._losses: Mapping[str, float] = {}
         self._began = time.monotonic()
 
     def reading(self, done: int, total: int) -> None:
         self._show("reading images", done, total)
 
-    def task_begins(self, task: Task, count: int) -> None:
-        done = task.index + 1 if task.first_label else len(task.names)
-        self._where = f"task {done}/{count}" if task.first_label else f"{done} classes"
+    def task_begins(self, index: int, count: int) -> None:
+        self._where = f"task {index + 1}/{count}"
         self._began = time.monotonic()
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         if done:
-            self.console.print(f"{self._prefix()} {phase.name}: goes on at step {done} of {phase.total_steps}")
+            self._say(f"{self._where} {phase.name} goes on at step {done} of {phase.total_steps}")
         self._show(f"{self._where} {phase.name}", done, phase.total_steps)
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -44,26 +41,23 @@ class ConsoleProgress(RunObserver):
             self.bars.update(self._bar, completed=done)
 
     def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
-        self._losses = losses
         if self.bars is not None and self._bar is not None:
             self.bars.update(self._bar, losses=_brief(losses))
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         if summary.get("classes"):
             covered, classes = summary["covered"], summary["classes"]
-            self.console.print(
-                f"{self._prefix()} dreams show {covered} of {classes} old classes, confidence {summary['confidence']:.2f}"
-            )
+            sure = f"confidence {summary['confidence']:.2f}"
+            self._say(f"{self._where} dreams show {covered} of {classes} old classes, {sure}")
 
     def task_ends(self, index: int, accuracy: float) -> None:
         seconds = time.monotonic() - self._began
-        self.console.print(
-            f"{self._prefix()} task {index + 1} learned: {100 * accuracy:.1f} % of all classes seen "
-            f"[dim]({seconds:.0f} s; {_brief(self._losses)})[/]"
+        self._say(
+            f"{self._where} learned: {100 * accuracy:.1f} % right over all classes seen [dim]({seconds:.0f} s)[/]"
         )
 
-    def _prefix(self) -> str:
-        return f"[bold]{self.label}[/]"
+    def _say(self, what: str) -> None:
+        self.console.print(f"[bold]{self.label}[/] {what}", soft_wrap=True)
 
     def _show(self, what: str, done: int, total: int) -> None:
         if self.bars is None:
@@ -96,7 +90,12 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
 @contextmanager
 def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A bar for work that says (done, total): a download, files being checked."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         bar = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(bar, completed=done / unit, total=total / unit if total else None)

@@ -23,8 +23,8 @@ def environment(device: Any) -> dict[str, Any]:
         "reverie": __version__,
         "commit": commit(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
         "numpy": numpy.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
@@ -48,7 +48,9 @@ def commit() -> str | None:
     source = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(
+            ["git", "-C", str(source), *words], capture_output=True, text=True, check=True, timeout=10
+        )
         return done.stdout.strip()
 
     try:

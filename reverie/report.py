@@ -57,9 +57,10 @@ def _sheet(rows: Sequence[tuple[str, torch.Tensor]], size: int) -> bytes:
 
 
 def accuracy_plot(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -> bytes:
-    """A PNG: accuracy over all classes seen, after each task. A curve is the mean of its runs, its shade their spread."""
+    """A PNG: accuracy over all classes seen, after each task. A curve is the mean of its runs, shaded: their range."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -72,7 +73,7 @@ def accuracy_plot(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -
         if len(values) > 1:
             axes.fill_between(tasks, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="tasks learned", ylabel="accuracy on all classes seen (%)", title=title, ylim=(0, 102))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     buffer = io.BytesIO()

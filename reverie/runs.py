@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import signal
 import threading
@@ -21,7 +20,7 @@ from reverie import config as configuration
 from reverie import disk, metrics, provenance
 from reverie.config import Config, Recipe
 from reverie.data import sources
-from reverie.data.images import Dataset, Images, pixel_statistics
+from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
@@ -31,11 +30,11 @@ from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
+from reverie.predictions import Predictions, judge
 from reverie.report import dream_sheet
 from reverie.upper_bound import UpperBounds
 
 SCHEMA = 1
-TOP = 5  # predictions kept for every test image
 CHECKPOINT_SECONDS = 30.0
 Result = dict[str, Any]
 
@@ -46,7 +45,7 @@ class RunObserver(LearnerObserver):
     def reading(self, done: int, total: int) -> None:
         """Image files being decoded."""
 
-    def task_begins(self, task: Task, count: int) -> None: ...
+    def task_begins(self, index: int, count: int) -> None: ...
 
     def task_ends(self, index: int, accuracy: float) -> None:
         """`accuracy` over all classes seen."""
@@ -112,9 +111,10 @@ def execute(
     where = find_device(device)
     stream = make_stream(config, sources.read(config.data, Path(data), observer.reading))
     fingerprint = stream.dataset.fingerprint()
-    with run_folder.lock():
+    run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds)
+    with run_folder.lock():  # not before everything that can be wrong has been looked at
         run_folder.claim(config, fingerprint)
-        return _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds).go()
+        return run.go()
 
 
 class _Run:
@@ -137,6 +137,7 @@ class _Run:
         self.bounds = UpperBounds(folder.path)
         self.preprocessing = _preprocessing(stream)
         self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
+        self.learner = self._new_learner()
         self.began = time.monotonic()
         self.session: dict[str, Any] = {
             "command": command,
@@ -149,12 +150,13 @@ class _Run:
         self.journal.sessions.append(self.session)
         first = resting["task"] if resting else 0
         self.journal.event("goes on" if resting else "run begins", **self.session)
-        learner = self._new_learner()
+        learner = self.learner
         if resting and first == len(self.stream):  # stopped between the last task and the result
             learner.load_state_dict(resting["learner"])
         with _stopping_gently(self.journal):
             for index in range(first, len(self.stream)):
                 self.journal.begin_task(index)
+                self.observer.task_begins(index, len(self.stream))
                 if self.everything:
                     learner = self._learn_everything(index, resting, snapshot)
                 else:
@@ -170,7 +172,6 @@ class _Run:
         self, learner: Learner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
     ) -> None:
         """Learn a task, from its beginning or from a checkpoint."""
-        self.observer.task_begins(task, len(self.stream))
         progress = None
         if resting is not None and resting["phase"] is None:
             learner.load_state_dict(resting["learner"])
@@ -179,49 +180,47 @@ class _Run:
             progress = Progress(resting["phase"], resting["learner"], snapshot)
         learner.learn(task, _Several(self.journal, self.observer, self._keep_dreams(learner)), progress)
 
-    def _learn_everything(
-        self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
-    ) -> Learner:
+    def _learn_everything(self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None) -> Learner:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
         learner = self._new_learner()
         prefix = self.stream[: index + 1]
         key = UpperBounds.key(self.config.reference, self.fingerprint, self.config.seed, prefix.classes)
         last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
         found = self.bounds.find(key)
-        predictions = self.folder.task(index) / "predictions.npz"
         if found and not last:
-            disk.write_bytes(predictions, self.bounds.predictions(key))
+            disk.write_bytes(self.folder.predictions(index), self.bounds.predictions(key).to_bytes())
             self.journal.seconds[index] = dict(found["seconds"])
             self.journal.event("found", task=index + 1, upper_bound=key)
             return learner
         between = resting is not None and resting["phase"] is None
         self._learn(learner, prefix.union(), None if between else resting, snapshot)
-        accuracy = self._judge(learner, index)
+        predictions = self._judge(learner, index)
         entry = {
             "schema": SCHEMA,
             "preset": self.config.preset,
             "seed": self.config.seed,
             "classes": list(prefix.classes),
-            "accuracy": accuracy,
+            "accuracy": predictions.accuracy(self.config.evaluate.top),
             "seconds": self.journal.seconds[index],
             "sessions": self.journal.sessions,
         }
         if not found:
-            self.bounds.add(key, entry, predictions.read_bytes())
+            self.bounds.add(key, entry, predictions.without_local())
         return learner
 
-    def _judge(self, learner: Learner, index: int) -> float:
-        """One pass over the test images of all classes seen: every figure can be derived from what is kept of it."""
+    def _judge(self, learner: Learner, index: int) -> Predictions:
+        """One pass over the test images of all classes seen."""
         began = time.monotonic()
         seen = self.stream[: index + 1]
-        content = judge(learner, seen.test(), seen.sizes, self.config.evaluate.batch_size)
-        disk.write_bytes(self.folder.task(index) / "predictions.npz", content)
+        predictions = judge(learner, seen.test(), seen.sizes, self.config.evaluate.batch_size)
+        disk.write_bytes(self.folder.predictions(index), predictions.to_bytes())
         self.journal.add_seconds("evaluate", time.monotonic() - began)
-        return _accuracy(_read_predictions(content), self.config.evaluate.top)
+        return predictions
 
     def _end_task(self, learner: Learner, index: int) -> None:
-        content = (self.folder.task(index) / "predictions.npz").read_bytes()
-        accuracy = _accuracy(_read_predictions(content), self.config.evaluate.top)
+        accuracy = Predictions.from_bytes(self.folder.predictions(index).read_bytes()).accuracy(
+            self.config.evaluate.top
+        )
         self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=self.journal.seconds[index])
         if "models" in self.config.keep and learner.classifier.seen:
             learner.save(self.folder.task(index) / "model", overwrite=True)
@@ -275,48 +274,16 @@ class _Run:
             torch.cuda.synchronize(self.device)
 
 
-def judge(learner: Learner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> bytes:
-    """An .npz file: for every test image its label, the classes predicted (best first), and the best class of its own task."""
-    starts = np.cumsum([0, *sizes])
-    task = torch.from_numpy(np.searchsorted(starts, test.labels.numpy(), side="right") - 1)
-    first, last = (torch.from_numpy(edge)[task][:, None] for edge in (starts[:-1], starts[1:]))
-    top, local, row = [], [], 0
-    for logits in learner.logits(test, batch_size):
-        rows = slice(row, row + len(logits))
-        row += len(logits)
-        top.append(logits.topk(min(TOP, logits.shape[1])).indices)
-        classes = torch.arange(logits.shape[1])
-        own = (classes >= first[rows]) & (classes < last[rows])
-        local.append(logits.masked_fill(~own, -torch.inf).argmax(dim=1))
-    buffer = io.BytesIO()
-    arrays = {"label": test.labels, "task": task, "top": torch.cat(top), "local": torch.cat(local)}
-    np.savez_compressed(buffer, **{name: array.numpy().astype(np.int32) for name, array in arrays.items()})
-    return buffer.getvalue()
-
-
-def _read_predictions(content: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _right(predictions: Mapping[str, np.ndarray], top: int) -> np.ndarray:
-    return (predictions["top"][:, :top] == predictions["label"][:, None]).any(axis=1)
-
-
-def _accuracy(predictions: Mapping[str, np.ndarray], top: int) -> float:
-    return float(_right(predictions, top).mean())
-
-
 def _figures(
     folder: RunFolder, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
 ) -> dict[str, Any]:
     """The accuracy matrix and everything derived from it, with Omega where the upper bound is known."""
-    judged = [_read_predictions((folder.task(i) / "predictions.npz").read_bytes()) for i in range(len(sizes))]
-    top = config.evaluate.top
-    matrix = metrics.accuracy_matrix([_right(p, top) for p in judged], [p["task"] for p in judged])
-    images = np.bincount(judged[-1]["task"], minlength=len(sizes)).tolist()
-    own = judged[-1]["local"] == judged[-1]["label"]
-    local = [float(own[judged[-1]["task"] == j].mean()) for j in range(len(sizes))]
+    judged = [Predictions.from_bytes(folder.predictions(i).read_bytes()) for i in range(len(sizes))]
+    matrix = metrics.accuracy_matrix([p.right(config.evaluate.top) for p in judged], [p.tasks(sizes) for p in judged])
+    last, tasks = judged[-1], judged[-1].tasks(sizes)
+    assert last.local is not None
+    images = np.bincount(tasks, minlength=len(sizes)).tolist()
+    local = [float(np.equal(last.local, last.label)[tasks == j].mean()) for j in range(len(sizes))]
     offline, keys = _upper_bound(UpperBounds(folder.path), config, sizes, classes, fingerprint)
     figures = metrics.summarise(matrix, images, local, offline)
     if config.method == "joint":  # a new network for each prefix: nothing was there to be forgotten
@@ -336,10 +303,9 @@ def _upper_bound(
     keys = [UpperBounds.key(config.reference, fingerprint, config.seed, classes[:end]) for end in ends]
     accuracies = []
     for key in keys:
-        entry = bounds.find(key)
-        if not entry:
+        if not bounds.find(key):
             return None, keys
-        accuracies.append(_accuracy(_read_predictions(bounds.predictions(key)), config.evaluate.top))
+        accuracies.append(bounds.predictions(key).accuracy(config.evaluate.top))
     return (accuracies if min(accuracies) > 0 else None), keys
 
 
@@ -412,7 +378,7 @@ class _Several(RunObserver):
 
 @contextmanager
 def _stopping_gently(journal: Journal) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends the process at once."""
+    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends it all at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie import disk
+from reverie.predictions import Predictions
 
 FOLDER = "upper-bounds"  # beside the run folders that share it
 
@@ -30,12 +31,12 @@ class UpperBounds:
         entry = self.folder / key / "entry.json"
         return disk.read_json(entry) if entry.is_file() else None
 
-    def predictions(self, key: str) -> bytes:
-        return (self.folder / key / "predictions.npz").read_bytes()
+    def predictions(self, key: str) -> Predictions:
+        return Predictions.from_bytes((self.folder / key / "predictions.npz").read_bytes())
 
-    def add(self, key: str, entry: dict[str, Any], predictions: bytes) -> None:
+    def add(self, key: str, entry: dict[str, Any], predictions: Predictions) -> None:
         def fill(scratch: Path) -> None:
-            disk.write_bytes(scratch / "predictions.npz", predictions)
+            disk.write_bytes(scratch / "predictions.npz", predictions.to_bytes())
             disk.write_json(scratch / "entry.json", entry)
 
         disk.write_folder(self.folder / key, fill)

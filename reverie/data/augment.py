@@ -19,7 +19,9 @@ _LUMA = (0.299, 0.587, 0.114)  # grey as seen by people (ITU-R 601), from which 
 class Normaliser:
     """uint8 pixels <-> numbers with zero mean and unit deviation by channel."""
 
-    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device | str = "cpu"
+    ) -> None:
         self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
         self.deviation = torch.tensor(deviation, device=device).view(1, -1, 1, 1)
 

@@ -13,10 +13,10 @@ class NotAnImage(Exception):
 
 
 def decode(file: Path, size: int) -> tuple[np.ndarray, set[str]]:
-    """Pixels as uint8 [3, size, size]: the shorter side scaled to `size`, the middle cut out; and what was converted."""
+    """Pixels as uint8 [3, size, size]: the middle, scaled to `size`; and what was converted."""
     try:
-        with Image.open(file) as image:
-            upright = ImageOps.exif_transpose(image)
+        with Image.open(file) as opened:
+            upright = ImageOps.exif_transpose(opened)
             upright.load()
     except Exception as error:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
         raise NotAnImage(f"{file}: {error}") from None

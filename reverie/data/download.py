@@ -1,9 +1,8 @@
-"""Fetch a data set's official files, when a person asks for it: with progress, a checksum, and mirrors to fall back on."""
+"""Fetch a data set's official files, when a person asks for it: with progress, a checksum and mirrors."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tarfile
 import tempfile
@@ -37,8 +36,8 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
         if bad:
             raise UserError(f"The archive of {archive.title} holds damaged files: {', '.join(bad)}.")
         if target.exists():  # an incomplete or damaged copy
-            os.replace(target, Path(scratch) / "old")
-        os.replace(unpacked / archive.folder, target)
+            target.replace(Path(scratch) / "old")
+        (unpacked / archive.folder).replace(target)
     return target
 
 

@@ -1,7 +1,7 @@
 """Batches on the device: the only way images reach a phase.
 
-A feed plans an epoch ahead: which image comes when, and the random numbers of its augmentation. A step then is arithmetic
-on tensors that stay where they are, without a word from the host, so that it can be captured in a CUDA graph.
+A feed plans an epoch ahead: which image comes when, and the random numbers of its augmentation. A step then is
+arithmetic on tensors that stay where they are, without a word from the host, so that a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Batch:
 class Source:
     """Images that take a share of each batch, by a rule of their own.
 
-    `shuffle`: each image once an epoch, in random order, what does not fill a batch left out. `replace`: drawn afresh, with
-    replacement, for every batch. The first source of a feed decides how long an epoch is.
+    `shuffle`: each image once an epoch, in random order; what does not fill a batch is left out. `replace`: drawn
+    afresh, with replacement, for every batch. The first source of a feed decides how long an epoch is.
     """
 
     images: Images

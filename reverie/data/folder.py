@@ -68,7 +68,9 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
     train, test = {}, {}
     for name, files in _classes(root / "train" if (root / "train").is_dir() else root).items():
         if len(files) < 2:
-            raise UserError(f"Class {name!r} in {root} has a single image: one to train on and one to test on are needed.")
+            raise UserError(
+                f"Class {name!r} in {root} has a single image: one to train on and one to test on are needed."
+            )
         train[name], test[name] = _hold_out(name, files, holdout)
     return train, test
 

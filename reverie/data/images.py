@@ -18,8 +18,8 @@ from reverie.data.decode import decode
 class Images(Protocol):
     """Labelled images of one size. `read` gives pixels as uint8 [n, channels, side, side]."""
 
-    labels: Tensor
-
+    @property
+    def labels(self) -> Tensor: ...
     @property
     def shape(self) -> tuple[int, int, int]: ...
     def __len__(self) -> int: ...

@@ -180,4 +180,6 @@ def read_pickle(file: Path) -> Any:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
     except Exception as error:  # a damaged pickle can fail in any way
-        raise UserError(f"{file} is damaged or not a data file ({error}). `reverie data get` fetches it anew.") from None
+        raise UserError(
+            f"{file} is damaged or not a data file ({error}). `reverie data get` fetches it anew."
+        ) from None

@@ -22,8 +22,8 @@ class PastTask(Exception):
 class Task:
     """The classes that arrive together, with their training images; the only data a method ever sees.
 
-    Labels count in learned order: `first_label` old classes come before the task's own. When the task has been learned it
-    is closed, and its images are out of reach.
+    Labels count in learned order: `first_label` old classes come before the task's own. When the task has been learned
+    it is closed, and its images are out of reach.
     """
 
     def __init__(self, index: int, names: Sequence[str], first_label: int, images: Images) -> None:
@@ -36,7 +36,9 @@ class Task:
     @property
     def images(self) -> Images:
         if self._images is None:
-            raise PastTask(f"task {self.index + 1} is over and its images are gone: a method sees only the current task")
+            raise PastTask(
+                f"task {self.index + 1} is over and its images are gone: a method sees only the current task"
+            )
         return self._images
 
     @property
@@ -58,7 +60,7 @@ class _Place:
 
 
 class Stream:
-    """Tasks in order. `stream[i]` is a task, `stream[a:b]` a shorter stream, `stream.test()` the images to be judged on."""
+    """Tasks in order. `stream[i]` is a task, `stream[a:b]` a shorter stream, `stream.test()` what it is judged on."""
 
     def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
         if sum(sizes) > len(order):
@@ -137,11 +139,13 @@ def class_order(order: str | Sequence[int], classes: int, seed: int) -> list[int
         return list(range(classes))
     if order == "icarl-1993":
         shuffled = np.arange(classes)
-        np.random.RandomState(1993).shuffle(shuffled)  # noqa: NPY002 (the order is defined by this old generator)
+        np.random.RandomState(1993).shuffle(shuffled)  # the old generator: the order is defined by it
         return [int(c) for c in shuffled]
     match = re.fullmatch(r"seed(?::(\d+))?", order)
     if not match:
-        raise UserError(f"stream.order {order!r} is unknown; use natural, seed, seed:K, icarl-1993 or a list of classes.")
+        raise UserError(
+            f"stream.order {order!r} is unknown; use natural, seed, seed:K, icarl-1993 or a list of classes."
+        )
     numbers = list(range(classes))
     random.Random(int(match[1]) if match[1] else seed).shuffle(numbers)
     return numbers
@@ -157,7 +161,9 @@ def task_sizes(split: int | str | Sequence[int], classes: int) -> list[int]:
     elif isinstance(split, int):
         if split < 1 or classes % split:
             fits = ", ".join(str(n) for n in range(1, classes + 1) if classes % n == 0)
-            raise UserError(f"{classes} classes cannot be cut into {split} equal tasks; {fits} can, or give a list of sizes.")
+            raise UserError(
+                f"{classes} classes cannot be cut into {split} equal tasks; {fits} can, or give a list of sizes."
+            )
         sizes = [classes // split] * split
     else:
         sizes = list(split)

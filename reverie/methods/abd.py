@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class ABD(DreamReplay):
     """
 
     title = "ABD"
-    released = {"bn_momentum": 0.19}  # running statistics updated twice a step, which is one update with 0.19
+    released: ClassVar = {"bn_momentum": 0.19}  # running statistics updated twice a step, which is one update with 0.19
 
     @dataclass(frozen=True)
     class Options:

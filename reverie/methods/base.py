@@ -1,6 +1,6 @@
 """What a method is: how a task is learned without forgetting the old ones.
 
-A method is handed the current task, never the stream. It yields phases (`reverie.phase`) and leaves training to the engine.
+A method is handed the current task, never the stream. It yields phases (`reverie.phase`); the engine trains.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -37,7 +37,7 @@ class DeepInversion(DreamReplay):
     """Distillation on new images and on dreams, with probability zero for the new classes (eq. 8 and 9)."""
 
     title = "DeepInversion"
-    released = {"on_real": "old"}  # the released code distils new images over the old classes only
+    released: ClassVar = {"on_real": "old"}  # the released code distils new images over the old classes only
 
     @dataclass(frozen=True)
     class Options:

@@ -21,7 +21,9 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {
 def make_backbone(name: str, channels: int) -> Backbone:
     """A freshly initialised backbone for images of `channels` channels."""
     if name not in BACKBONES:
-        raise UserError(f"net.name {name!r} is unknown; there are {', '.join(BACKBONES)}.{did_you_mean(name, BACKBONES)}")
+        raise UserError(
+            f"net.name {name!r} is unknown; there are {', '.join(BACKBONES)}.{did_you_mean(name, BACKBONES)}"
+        )
     return BACKBONES[name](channels)
 
 

@@ -55,7 +55,9 @@ class Head(nn.Module):
 class Classifier(nn.Module):
     """`forward` gives a logit for each class seen so far. The head may have further rows (the released recipe)."""
 
-    def __init__(self, backbone: Backbone, preprocessing: Preprocessing, seed: int = 0, rows_from_start: int = 0) -> None:
+    def __init__(
+        self, backbone: Backbone, preprocessing: Preprocessing, seed: int = 0, rows_from_start: int = 0
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = Head(backbone.feature_dim)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from torch import Tensor, nn
 
-# An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that the
-# generator computes, and every published result was made with it.
+# An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that
+# the generator computes, and every published result was made with it.
 INNER_EPSILON = 0.8
 
 
@@ -32,7 +33,7 @@ class Generator(nn.Module):
         widths = [self.width] * blocks + [narrow]
         self.project = nn.Linear(noise, self.width * self.first_side**2)
         self.enter = nn.BatchNorm2d(self.width)
-        self.blocks = nn.Sequential(*(self._block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+        self.blocks = nn.Sequential(*(self._block(a, b) for a, b in pairwise(widths)))
         self.paint = nn.Sequential(nn.Conv2d(narrow, channels, 3, padding=1), nn.Tanh())
         self.leave = nn.BatchNorm2d(channels, affine=False)
 

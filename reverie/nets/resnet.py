@@ -13,7 +13,7 @@ class Backbone(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut without parameters (option A): every second pixel, zeros for new channels."""
+    """Two 3 x 3 convolutions beside a shortcut without parameters (option A: every second pixel, zero channels)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(Backbone):
-    """A 3 x 3 convolution, three stages of `blocks` blocks, the mean over the map; 6 * blocks + 2 layers with the head."""
+    """A 3 x 3 convolution, three stages of `blocks` blocks, the mean over the map: 6 * blocks + 2 layers in all."""
 
     def __init__(self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)) -> None:
         super().__init__()
@@ -91,4 +91,3 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
     for layer in batchnorm_layers(module):
         assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
         layer.momentum = momentum
-

@@ -1,0 +1,73 @@
+"""What a classifier said of every test image: one pass, small enough to keep; all figures are derived from it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from reverie.data.images import Images
+    from reverie.learner import Learner
+
+TOP = 5  # classes kept for every image
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Labels in learned order: the true one, those predicted (best first), and the best among the image's own task."""
+
+    label: Numbers
+    top: Numbers
+    local: Numbers | None = None
+
+    def right(self, top: int = 1) -> NDArray[np.bool_]:
+        """Is the true class among the first `top` predicted?"""
+        found: NDArray[np.bool_] = (self.top[:, :top] == self.label[:, None]).any(axis=1)
+        return found
+
+    def accuracy(self, top: int = 1) -> float:
+        return float(self.right(top).mean())
+
+    def tasks(self, sizes: Sequence[int]) -> NDArray[np.int64]:
+        """The task of each image, where `sizes` counts classes by task."""
+        return np.searchsorted(np.cumsum(sizes), self.label, side="right")
+
+    def without_local(self) -> Predictions:
+        """For another split of the same classes, in which tasks are others."""
+        return replace(self, local=None)
+
+    def to_bytes(self) -> bytes:
+        arrays = {"label": self.label, "top": self.top} | ({"local": self.local} if self.local is not None else {})
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Predictions:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return cls(arrays["label"], arrays["top"], arrays.get("local"))
+
+
+def judge(learner: Learner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> Predictions:
+    """Predict every test image. `sizes` counts classes by task."""
+    label = test.labels.numpy().astype(np.int32)
+    task = torch.from_numpy(Predictions(label, label[:, None]).tasks(sizes))
+    last = torch.tensor(sizes).cumsum(0)[task][:, None]
+    first = last - torch.tensor(sizes)[task][:, None]
+    top, local, row = [], [], 0
+    for logits in learner.logits(test, batch_size):
+        rows = slice(row, row + len(logits))
+        row += len(logits)
+        classes = torch.arange(logits.shape[1])
+        own = (classes >= first[rows]) & (classes < last[rows])
+        top.append(logits.topk(min(TOP, logits.shape[1])).indices)
+        local.append(logits.masked_fill(~own, -torch.inf).argmax(dim=1))
+    return Predictions(label, *(torch.cat(part).numpy().astype(np.int32) for part in (top, local)))

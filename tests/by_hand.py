@@ -1,0 +1,119 @@
+"""The paper's formulas written out once more, number by number, for the tests to compare with.
+
+Nothing here is vectorised and nothing is shared with the package: loops over samples and classes, on float64 scalars.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def softmax(row: Tensor, temperature: float = 1.0) -> list[Tensor]:
+    exponentials = [torch.exp(value / temperature) for value in row]
+    total = sum(exponentials)
+    return [value / total for value in exponentials]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: list[float] | None = None) -> Tensor:
+    total = torch.zeros(())
+    for i, label in enumerate(labels.tolist()):
+        weight = 1.0 if weights is None else weights[i]
+        total = total - weight * torch.log(softmax(logits[i])[label])
+    return total / len(labels)
+
+
+def distillation(student: Tensor, teacher: Tensor, classes: int, temperature: float) -> Tensor:
+    """Softmax of both inside the first `classes` classes."""
+    total = torch.zeros(())
+    for s, t in zip(student, teacher, strict=True):
+        p, q = softmax(t[:classes], temperature), softmax(s[:classes], temperature)
+        total = total - sum(p[k] * torch.log(q[k]) for k in range(classes))
+    return total / len(student)
+
+
+def padded_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """The student's softmax over all its classes, the teacher's over its own, zero beyond."""
+    total = torch.zeros(())
+    for s, t in zip(student, teacher, strict=True):
+        p, q = softmax(t, temperature), softmax(s, temperature)
+        total = total - sum(p[k] * torch.log(q[k]) for k in range(len(t)))
+    return total / len(student)
+
+
+def weighted_features(student: Tensor, teacher: Tensor, head: Tensor, bias: Tensor) -> Tensor:
+    """Mean over rows and classes of the squared difference of logits that the old head gives to both."""
+    total = torch.zeros(())
+    for s, t in zip(student, teacher, strict=True):
+        for w, b in zip(head, bias, strict=True):
+            ours = sum(w[d] * s[d] for d in range(len(w))) + b
+            theirs = sum(w[d] * t[d] for d in range(len(w))) + b
+            total = total + (ours - theirs) ** 2
+    return total / (len(student) * len(head))
+
+
+def abd_weights(labels: Tensor, old: int, total: int) -> list[float]:
+    return [old / total if label < old else (total - old) / total for label in labels.tolist()]
+
+
+def content(logits: Tensor, temperature: float) -> Tensor:
+    total = torch.zeros(())
+    for row in logits:
+        values = row.tolist()
+        best = values.index(max(values))
+        total = total - torch.log(softmax(row, temperature)[best])
+    return total / len(logits)
+
+
+def diversity(logits: Tensor) -> Tensor:
+    classes = logits.shape[1]
+    if classes == 1:
+        return 0 * logits.sum()  # no choice, no loss
+    rows = [softmax(row) for row in logits]
+    entropy = torch.zeros(())
+    for k in range(classes):
+        p = sum(row[k] for row in rows) / len(rows)
+        entropy = entropy - p * torch.log(p)
+    return 1 - entropy / math.log(classes)
+
+
+def statistics(inputs: list[Tensor], means: list[Tensor], variances: list[Tensor]) -> Tensor:
+    """KL between two normal distributions, mean over channels, then over layers."""
+    total = torch.zeros(())
+    for x, rm, rv in zip(inputs, means, variances, strict=True):
+        layer = torch.zeros(())
+        for c in range(x.shape[1]):
+            values = x[:, c].flatten()
+            m = sum(values) / len(values)
+            v = sum((value - m) ** 2 for value in values) / len(values) + 1e-8
+            r = rv[c] + 1e-8
+            layer = layer + torch.log(torch.sqrt(v) / torch.sqrt(r)) - 0.5 * (1 - (r + (rm[c] - m) ** 2) / v)
+        total = total + layer / x.shape[1]
+    return total / len(inputs)
+
+
+def blurred(image: Tensor) -> Tensor:
+    """One channel; 5 x 5 weights exp(-(dx² + dy²) / 4), borders reflected without repeating the edge."""
+    height, width = image.shape
+    weights = {(a, b): math.exp(-(a * a + b * b) / 4) for a in range(-2, 3) for b in range(-2, 3)}
+    total = sum(weights.values())
+
+    def reflected(i: int, size: int) -> int:
+        return -i if i < 0 else 2 * (size - 1) - i if i >= size else i
+
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    sum(
+                        w / total * image[reflected(y + a, height), reflected(x + b, width)]
+                        for (a, b), w in weights.items()
+                    )
+                    for x in range(width)
+                ]
+            )
+            for y in range(height)
+        ]
+    )

@@ -1,0 +1,94 @@
+"""Downloads from a real server on this machine: progress, checksum, mirrors, and nothing left behind by a failure."""
+
+import functools
+import hashlib
+import http.server
+import tarfile
+import threading
+
+import pytest
+
+from reverie.data import download
+from reverie.data.sources import ARCHIVES, Archive
+from reverie.errors import UserError
+from tests.data.test_sources import write_cifar100
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves `tmp_path/web` and gives its address."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    web = tmp_path / "web"
+    web.mkdir()
+    handler = functools.partial(Quiet, directory=str(web))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}", web
+        httpd.shutdown()
+
+
+@pytest.fixture
+def archive(server, tmp_path, monkeypatch):
+    """A small archive of the official layout, on the server, with its true checksums in place of the published ones."""
+    address, web = server
+    write_cifar100(tmp_path / "made")
+    folder = tmp_path / "made" / "cifar-100-python"
+    packed = web / "cifar-100-python.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, "cifar-100-python")
+    files = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    md5 = hashlib.md5(packed.read_bytes()).hexdigest()
+    made = Archive("CIFAR-100", "cifar-100-python", 1, f"{address}/cifar-100-python.tar.gz", md5, files)
+    monkeypatch.setitem(ARCHIVES, "cifar100", made)
+    return made
+
+
+def test_the_archive_is_fetched_checked_and_unpacked_with_progress(archive, tmp_path):
+    calls = []
+    folder = download.fetch("cifar100", tmp_path / "data", progress=lambda done, total: calls.append((done, total)))
+    assert sorted(file.name for file in folder.iterdir()) == ["meta", "test", "train"]
+    assert calls[-1][0] == calls[-1][1] > 0
+    assert [entry.name for entry in (tmp_path / "data").iterdir()] == ["cifar-100-python"]
+
+
+def test_what_is_there_already_is_not_fetched_again(archive, tmp_path, server):
+    download.fetch("cifar100", tmp_path / "data")
+    (server[1] / "cifar-100-python.tar.gz").unlink()
+    assert download.fetch("cifar100", tmp_path / "data").is_dir()
+
+
+def test_a_damaged_copy_is_replaced(archive, tmp_path):
+    folder = download.fetch("cifar100", tmp_path / "data")
+    (folder / "test").write_bytes(b"scratched")
+    assert download.damaged_files("cifar100", folder) == ["test"]
+    download.fetch("cifar100", tmp_path / "data")
+    assert download.damaged_files("cifar100", folder) == []
+
+
+def test_a_mirror_is_tried_first_and_the_official_address_last(archive, tmp_path, server):
+    address, web = server
+    (web / "mirror").mkdir()
+    (web / "mirror" / "cifar-100-python.tar.gz").write_bytes(b"not what was published")
+    mirrors = [f"{address}/gone", f"{address}/mirror/"]
+    assert download.fetch("cifar100", tmp_path / "data", mirrors).is_dir()
+
+
+def test_failure_names_every_address_and_leaves_nothing(archive, tmp_path, server):
+    address, web = server
+    (web / "cifar-100-python.tar.gz").write_bytes(b"not what was published")
+    with pytest.raises(UserError) as failure:
+        download.fetch("cifar100", tmp_path / "data", [f"{address}/gone"])
+    message = str(failure.value)
+    assert "404" in message or "not found" in message.lower()
+    assert "differs from the official one" in message
+    assert "--mirror" in message
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(UserError, match="cifar10, cifar100"):
+        download.find_archive("mnist")

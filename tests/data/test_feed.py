@@ -1,0 +1,116 @@
+"""Feeds: every image once an epoch, the same batch for the same (seed, step), from memory and from disk alike."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.config import AugmentConfig
+from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.feed import DeviceFeed, NoData, Source, StreamingFeed, make_feed
+from reverie.data.folder import read_folder
+from reverie.data.images import MemoryImages
+
+CPU = torch.device("cpu")
+PLAIN = Augmenter(AugmentConfig(), Normaliser((0.0,), (1.0,)))
+
+
+def numbered(count, first=0, side=4):
+    """Images that carry their own number in every pixel; the label is the number, too."""
+    numbers = torch.arange(first, first + count)
+    return MemoryImages(numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, side, side).contiguous(), numbers)
+
+
+def epoch(feed, seed=1, step=0):
+    feed.begin(seed, step)
+    batches = []
+    for _ in range(feed.steps_per_epoch - step):
+        feed.advance()
+        batches.append(feed.draw(torch.Generator()))
+    return batches
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(1, 60),
+    batch=st.integers(2, 20),
+    seed=st.integers(0, 1000),
+    kind=st.sampled_from([DeviceFeed, StreamingFeed]),
+)
+def test_an_epoch_shows_each_image_at_most_once_and_fills_every_batch(count, batch, seed, kind):
+    feed = kind([Source(numbered(count), batch)], PLAIN, CPU)
+    batches = epoch(feed, seed)
+    labels = torch.cat([b.labels for b in batches]).tolist()
+    assert len(batches) == max(1, count // batch)
+    assert {len(b.labels) for b in batches} == {max(2, min(batch, count))}
+    if count >= 2:
+        assert len(set(labels)) == len(labels)
+    for b in batches:
+        assert torch.equal((b.images[:, 0, 0, 0] * 255).round().long(), b.labels)
+
+
+def test_a_task_smaller_than_a_batch_is_shown_whole():
+    feed = DeviceFeed([Source(numbered(5), 128)], PLAIN, CPU)
+    (batch,) = epoch(feed)
+    assert sorted(batch.labels.tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_epochs_differ_and_the_same_seed_repeats():
+    feed = DeviceFeed([Source(numbered(40), 8)], PLAIN, CPU)
+    first, again, other = (torch.cat([b.labels for b in epoch(feed, seed)]) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
+def test_an_epoch_can_be_entered_at_any_step(kind):
+    augment = Augmenter(AugmentConfig(crop=1, flip=True), Normaliser((0.0,), (1.0,)))
+    feed = kind([Source(numbered(40), 8)], augment, CPU)
+    whole, rest = epoch(feed, seed=3), epoch(feed, seed=3, step=2)
+    for a, b in zip(whole[2:], rest, strict=True):
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.labels, b.labels)
+
+
+def test_streaming_from_disk_and_from_memory_are_the_same(photos):
+    augment = Augmenter(AugmentConfig(crop=2, flip=True, contrast=0.5), Normaliser((0.5,) * 3, (0.3,) * 3))
+    on_disk = read_folder(photos, size=16, storage="stream").train
+    in_memory = read_folder(photos, size=16, storage="memory").train
+    a, b = (make_feed([Source(images, 7)], augment, CPU) for images in (on_disk, in_memory))
+    assert isinstance(a, StreamingFeed)
+    assert isinstance(b, DeviceFeed)
+    for x, y in zip(epoch(a), epoch(b), strict=True):
+        assert torch.equal(x.images, y.images)
+        assert torch.equal(x.labels, y.labels)
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
+def test_two_sources_share_each_batch_by_their_own_rules(kind):
+    task, coreset = numbered(30), numbered(4, first=100)
+    feed = kind([Source(task, 10), Source(coreset, 6, rule="replace")], PLAIN, CPU)
+    batches = epoch(feed)
+    assert len(batches) == 3
+    new = torch.cat([b.labels[:10] for b in batches])
+    old = torch.cat([b.labels[10:] for b in batches])
+    assert sorted(new.tolist()) == list(range(30))
+    assert len(old) == 18
+    assert set(old.tolist()) <= {100, 101, 102, 103}
+    assert len(old) > len(set(old.tolist()))  # with replacement
+
+
+def test_the_image_of_an_epoch_is_augmented_the_same_wherever_it_stands():
+    """A function of (epoch, image): another batch size moves images to other batches, and changes none of them."""
+    augment = Augmenter(AugmentConfig(crop=2, flip=True), Normaliser((0.0,), (1.0,)))
+    images = MemoryImages(torch.randint(0, 256, (24, 1, 6, 6)).to(torch.uint8), torch.arange(24))
+    by_label = []
+    for batch in (4, 12):
+        batches = epoch(DeviceFeed([Source(images, batch)], augment, CPU), seed=9)
+        rows = [(int(label), image) for b in batches for label, image in zip(b.labels, b.images, strict=True)]
+        by_label.append(dict(rows))
+    assert by_label[0].keys() == by_label[1].keys()
+    assert all(torch.equal(by_label[0][k], by_label[1][k]) for k in by_label[0])
+
+
+def test_the_dreamers_feed_gives_nothing_but_random_numbers():
+    batch = NoData(CPU).draw(torch.Generator())
+    assert batch.images.numel() == 0

@@ -1,0 +1,150 @@
+"""Real folders of real image files, with what people leave in them."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from reverie.data.folder import read_folder
+from reverie.errors import UserError
+
+
+def labels_of(images):
+    return torch.bincount(images.labels).tolist()
+
+
+def test_one_folder_is_split_by_class_and_always_the_same_way(photos, tmp_path):
+    first = read_folder(photos, size=16)
+    moved = tmp_path / "elsewhere" / "pictures"
+    shutil.copytree(photos, moved)
+    again = read_folder(moved, size=16)
+    assert first.class_names == ("apple", "banana", "cherry")
+    assert labels_of(first.train) == [10, 10, 10]
+    assert labels_of(first.test) == [2, 2, 2]
+    assert first.fingerprint() == again.fingerprint()
+
+
+def test_adding_images_keeps_most_of_the_split(photos):
+    before = read_folder(photos, size=8, storage="stream").test.files
+    for number in range(12, 18):
+        Image.new("RGB", (20, 20)).save(photos / "apple" / f"{number}.png")
+    after = read_folder(photos, size=8, storage="stream").test.files
+    assert len(set(before) & set(after)) >= len(before) - 2
+
+
+def test_train_and_test_folders_are_taken_as_they_are(photos, tmp_path):
+    root = tmp_path / "split"
+    shutil.copytree(photos, root / "train")
+    shutil.copytree(photos, root / "test")
+    (root / "test" / "apple" / "0.jpg").unlink()
+    data = read_folder(root, size=16)
+    assert labels_of(data.train) == [12, 12, 12]
+    assert labels_of(data.test) == [11, 12, 12]
+
+
+def test_a_class_that_is_missing_from_test_is_an_error(photos, tmp_path):
+    root = tmp_path / "split"
+    shutil.copytree(photos, root / "train")
+    shutil.copytree(photos, root / "val")
+    shutil.rmtree(root / "val" / "banana")
+    with pytest.raises(UserError, match=r"'banana'.*train/ but not in val/"):
+        read_folder(root, size=16)
+
+
+def test_odd_images_are_converted_and_it_is_said_once(photos, caplog):
+    folder = photos / "apple"
+    Image.new("L", (40, 20), 200).save(folder / "grey.png")
+    Image.new("RGBA", (20, 20), (255, 0, 0, 0)).save(folder / "clear.png")
+    Image.fromarray(np.full((20, 20), 40000, np.uint16)).save(folder / "deep.png")
+    Image.new("P", (20, 20), 3).save(folder / "palette.gif")
+    Image.new("CMYK", (20, 20), (0, 0, 0, 0)).save(folder / "print.jpg")
+    Image.new("1", (20, 20), 1).save(folder / "bits.png")
+    with caplog.at_level(logging.INFO, "reverie"):
+        data = read_folder(photos, size=16, holdout=0.1)
+    assert len(data.train) + len(data.test) == 42
+    said = [record.message for record in caplog.records]
+    assert len(said) == 1
+    for kind in ("2 grayscale", "1 transparency", "1 16-bit", "42 another size"):
+        assert kind in said[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "value"),
+    [
+        (Image.fromarray(np.full((9, 9), 40000, np.uint16)), round(40000 / 65535 * 255)),
+        (Image.new("RGBA", (9, 9), (10, 20, 30, 0)), 255),  # clear: what lies behind is white
+        (Image.new("L", (9, 9), 77), 77),
+        (Image.fromarray(np.full((9, 9), 0.5, np.float32)), 128),
+        (Image.new("I", (9, 9), 30000), round(30000 / 65535 * 255)),
+    ],
+)
+def test_pixels_keep_their_brightness_through_conversion(tmp_path, image, value):
+    from reverie.data.decode import decode
+
+    file = tmp_path / f"x.{'tiff' if image.mode in 'FI' else 'png'}"
+    image.save(file)
+    pixels, _ = decode(file, 8)
+    assert pixels.shape == (3, 8, 8)
+    assert abs(int(pixels.mean()) - value) <= 1
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    from reverie.data.decode import decode
+
+    image = Image.new("RGB", (16, 16), "black")
+    image.paste("white", (0, 0, 16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # taken upside down
+    image.save(tmp_path / "x.png", exif=exif)
+    pixels, _ = decode(tmp_path / "x.png", 16)
+    assert pixels[:, 0].max() < 20
+    assert pixels[:, 15].min() > 235
+
+
+def test_files_that_are_no_images_are_skipped_by_name(photos, caplog):
+    (photos / "apple" / "notes.txt").write_text("not an image")
+    whole = (photos / "banana" / "0.jpg").read_bytes()
+    (photos / "banana" / "0.jpg").write_bytes(whole[: len(whole) // 2])
+    (photos / "cherry" / "empty.png").write_bytes(b"")
+    (photos / "cherry" / ".DS_Store").write_bytes(b"hidden files are nobody's business")
+    with caplog.at_level(logging.WARNING, "reverie"):
+        data = read_folder(photos, size=16)
+    text = "\n".join(record.message for record in caplog.records)
+    assert all(name in text for name in ("notes.txt", "0.jpg", "empty.png"))
+    assert ".DS_Store" not in text
+    assert len(data.train) + len(data.test) == 35
+
+
+def test_a_class_whose_images_cannot_be_read_is_an_error(photos):
+    for file in (photos / "banana").iterdir():
+        file.write_text("broken")
+    with pytest.raises(UserError, match=r"Class 'banana'.*no training image"):
+        read_folder(photos, size=16)
+
+
+def test_an_empty_class_a_missing_folder_and_a_flat_folder_are_errors(photos, tmp_path):
+    (photos / "durian").mkdir()
+    with pytest.raises(UserError, match=r"'durian'.*no images"):
+        read_folder(photos, size=16)
+    with pytest.raises(UserError, match="There is no folder"):
+        read_folder(tmp_path / "nowhere", size=16)
+    with pytest.raises(UserError, match="no sub-folders"):
+        read_folder(photos / "apple", size=16)
+
+
+def test_a_large_folder_stays_on_disk(photos, monkeypatch):
+    from reverie.data import folder
+    from reverie.data.images import DiskImages, MemoryImages
+
+    assert isinstance(read_folder(photos, size=16).train, MemoryImages)
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
+    assert isinstance(read_folder(photos, size=16).train, DiskImages)
+
+
+def test_progress_is_told_to_the_last_file(photos):
+    calls = []
+    read_folder(photos, size=8, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (36, 36)

@@ -1,0 +1,94 @@
+"""A method in the middle of its second task, in double precision, ready to have its losses looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.config import Config
+from reverie.data.feed import Batch
+from reverie.data.images import MemoryImages
+from reverie.data.stream import Task
+from reverie.learner import Learner
+from reverie.methods.base import Method
+from reverie.nets.classifier import Classifier, Preprocessing
+
+SIDE, ROWS = 8, 6
+
+
+@dataclass
+class Scene:
+    """A classifier that knows `old` classes and learns `new` more, and one batch of images of the new ones."""
+
+    method: Method
+    old: int
+    new: int
+    images: Tensor
+    labels: Tensor
+
+    @property
+    def classifier(self) -> Classifier:
+        return self.method.classifier
+
+    def batch(self) -> Batch:
+        return Batch(self.images, self.labels, torch.Generator().manual_seed(7))
+
+    def dreams(self) -> Tensor:
+        """Those that the method will see in `batch()`."""
+        return self.method.dreamer.sample(len(self.images), torch.Generator().manual_seed(7))
+
+    def gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        parameters = dict(self.classifier.named_parameters())
+        values = torch.autograd.grad(
+            loss, list(parameters.values()), allow_unused=True, materialize_grads=True, retain_graph=True
+        )
+        return dict(zip(parameters, values, strict=True))
+
+    def moved_by(self, loss: Tensor) -> set[str]:
+        """Parameters that the loss moves at all; head rows are told apart."""
+        moved = set()
+        for name, gradient in self.gradients(loss).items():
+            if name.startswith("head."):
+                rows = gradient.flatten(1).abs().sum(1) if gradient.ndim > 1 else gradient.abs()
+                moved |= {f"head row {i}" for i, value in enumerate(rows.tolist()) if value > 0}
+            elif gradient.abs().sum() > 0:
+                moved.add("backbone")
+        return moved
+
+
+@pytest.fixture
+def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
+    def make(method: str, old: int = 3, new: int = 2, *settings: str, recipe: str = "paper", total: int = 9) -> Scene:
+        config = tiny(method, *settings, recipe=recipe)
+        learner = Learner.fresh(config, Preprocessing(SIDE, (0.3,), (0.4,)), classes=total)
+        learner.classifier.grow([f"old {i}" for i in range(old)])
+        _unsettle(learner.classifier)
+        rng = torch.Generator().manual_seed(3)
+        labels = torch.arange(ROWS) % new + old
+        pixels = torch.randint(0, 256, (ROWS, 1, SIDE, SIDE), generator=rng).to(torch.uint8)
+        task = Task(1, [f"new {i}" for i in range(new)], old, MemoryImages(pixels, labels))
+        learner.method.begin(task)
+        learner.classifier.grow(task.names)
+        _unsettle(learner.classifier, seed=1)
+        for phase in learner.method.phases(task):
+            for module in phase.moves.values():
+                module.train()
+            for module in phase.rests:
+                module.eval()
+        images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
+        return Scene(learner.method, old, new, images, labels)
+
+    return make
+
+
+def _unsettle(classifier: Classifier, seed: int = 0) -> None:
+    """Weights and statistics that are unlike their initial values, so that no term vanishes by accident."""
+    rng = torch.Generator().manual_seed(seed)
+    for name, value in classifier.state_dict().items():
+        if value.is_floating_point():
+            noise = torch.rand(value.shape, generator=rng)
+            value.copy_(5 + 5 * noise if "running_var" in name else value + 0.1 * (noise - 0.5))

@@ -1,0 +1,97 @@
+"""ABD: each of its three losses, what each of them moves, and both recipes."""
+
+import pytest
+import torch
+
+from reverie.nets.resnet import batchnorm_layers
+from tests import by_hand
+
+SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
+
+
+def expected_losses(s, rows):
+    """r = old/total; local CE times 1-r; fine-tuning over `rows` head rows with weights r and 1-r; MSE times 0.1."""
+    old, total, real = s.old, s.old + s.new, len(s.images)
+    images = torch.cat([s.images, s.dreams()])
+    with torch.no_grad():
+        taught_features = s.method.teacher.features(images)
+        taught = s.method.teacher.head(taught_features)[:, :old]
+    labels = torch.cat([s.labels, taught[real:].argmax(1)])
+    features = s.classifier.features(images)
+    weight, bias = s.classifier.head.weight, s.classifier.head.bias
+    logits = features @ weight.T + bias
+    tuned = features.detach() @ weight.T + bias
+    teacher_head = s.method.teacher.head
+    return {
+        "local_cross_entropy": (1 - old / total) * by_hand.cross_entropy(logits[:real, old:total], s.labels - old),
+        "fine_tuning": by_hand.cross_entropy(tuned[:, :rows], labels, by_hand.abd_weights(labels, old, total)),
+        "distillation": 0.1
+        * by_hand.weighted_features(features, taught_features, teacher_head.weight[:old], teacher_head.bias[:old]),
+    }
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize(("old", "new"), SIZES)
+def test_abd_is_its_three_losses(scene, old, new, recipe):
+    s = scene("abd", old, new, recipe=recipe)
+    losses = s.method.losses(s.batch())
+    expected = expected_losses(s, rows=9 if recipe == "released" else old + new)
+    assert losses.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
+        ours, theirs = s.gradients(losses[name]), s.gradients(value)
+        for parameter in ours:
+            torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
+
+
+def test_each_term_moves_what_it_should(scene):
+    s = scene("abd", 3, 2)
+    losses = s.method.losses(s.batch())
+    assert s.moved_by(losses["local_cross_entropy"]) == {"backbone", "head row 3", "head row 4"}
+    assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(5)}
+    assert s.moved_by(losses["distillation"]) == {"backbone"}
+
+
+def test_in_the_released_recipe_fine_tuning_pushes_future_rows_too(scene):
+    s = scene("abd", 3, 2, recipe="released")
+    losses = s.method.losses(s.batch())
+    assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(9)}
+    first = s.method.first_losses(s.batch())
+    assert s.moved_by(first["cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(9))}
+
+
+def test_with_one_new_class_the_backbone_learns_from_distillation_only(scene):
+    s = scene("abd", 3, 1)
+    losses = s.method.losses(s.batch())
+    assert losses["local_cross_entropy"].item() == 0
+    assert s.moved_by(losses["local_cross_entropy"]) == set()
+    assert s.moved_by(losses["distillation"]) == {"backbone"}
+
+
+def test_one_pass_with_momentum_019_is_the_released_codes_two_updates(scene):
+    """The released code passes the batch twice in train mode; running statistics move twice towards the same values."""
+    s = scene("abd", 3, 2, recipe="released")
+    layers = batchnorm_layers(s.classifier)
+    before = [layer.running_mean.clone() for layer in layers]
+    images = torch.cat([s.images, s.dreams()])
+    s.method.losses(s.batch())
+    once = [layer.running_mean.clone() for layer in layers]
+    for layer, mean in zip(layers, before, strict=True):
+        layer.running_mean.copy_(mean)
+        layer.momentum = 0.1
+    s.classifier.features(images)
+    s.classifier.features(images)
+    for layer, mean in zip(layers, once, strict=True):
+        torch.testing.assert_close(layer.running_mean, mean, rtol=1e-9, atol=1e-12)
+
+
+def test_the_paper_recipe_updates_statistics_once(scene):
+    assert {layer.momentum for layer in batchnorm_layers(scene("abd", 3, 2).classifier)} == {0.1}
+
+
+def test_the_lambdas_scale_their_terms(scene):
+    plain, scaled = scene("abd", 3, 2), scene("abd", 3, 2, "method.distillation=0.3", "method.fine_tuning=2")
+    a, b = plain.method.losses(plain.batch()), scaled.method.losses(scaled.batch())
+    torch.testing.assert_close(3 * a["distillation"], b["distillation"])
+    torch.testing.assert_close(2 * a["fine_tuning"], b["fine_tuning"])
+    torch.testing.assert_close(a["local_cross_entropy"], b["local_cross_entropy"])

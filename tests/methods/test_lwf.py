@@ -1,0 +1,39 @@
+"""LwF: cross-entropy over all classes seen, distillation over the old ones."""
+
+import pytest
+import torch
+
+from tests import by_hand
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 2), (2, 1), (1, 1)])
+def test_lwf_is_cross_entropy_and_distillation_on_the_new_images(scene, old, new):
+    s = scene("lwf", old, new)
+    losses = s.method.losses(s.batch())
+    logits = s.classifier(s.images)
+    with torch.no_grad():
+        taught = s.method.teacher(s.images)
+    expected = {
+        "cross_entropy": by_hand.cross_entropy(logits, s.labels),
+        "distillation": by_hand.distillation(logits, taught, old, 2.0),
+    }
+    assert losses.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
+        ours, theirs = s.gradients(losses[name]), s.gradients(value)
+        for parameter in ours:
+            torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
+
+
+def test_lwf_distillation_does_not_touch_the_new_rows(scene):
+    s = scene("lwf", 3, 2)
+    losses = s.method.losses(s.batch())
+    assert s.moved_by(losses["distillation"]) == {"backbone", "head row 0", "head row 1", "head row 2"}
+
+
+def test_the_teacher_is_the_classifier_of_the_last_task_and_never_moves(scene):
+    s = scene("lwf", 3, 2)
+    teacher = s.method.teacher
+    assert teacher.seen == 3
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())

@@ -1,0 +1,83 @@
+"""The classifier: a head that grows, old rows untouched, the same weights for the same seed."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie import seeding
+from reverie.nets import make_backbone
+from reverie.nets.classifier import Classifier, Preprocessing
+
+SHAPE = Preprocessing(8, (0.0,), (1.0,))
+
+
+def make(seed: int = 0, rows: int = 0) -> Classifier:
+    with seeding.initialising(seed, "backbone"):
+        backbone = make_backbone("resnet8", 1)
+    return Classifier(backbone, SHAPE, seed, rows)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_growing_adds_rows_and_leaves_the_old_ones_alone(sizes):
+    classifier, images = make().eval(), torch.randn(3, 1, 8, 8)
+    before = torch.empty(3, 0)
+    for task, size in enumerate(sizes):
+        classifier.grow([f"{task}.{i}" for i in range(size)])
+        logits = classifier(images)
+        assert logits.shape == (3, sum(sizes[: task + 1]))
+        torch.testing.assert_close(logits[:, : before.shape[1]], before)
+        before = logits.detach()
+
+
+def test_with_all_rows_from_the_start_only_the_classes_seen_are_answered():
+    classifier = make(rows=10)
+    classifier.grow(["a", "b"])
+    assert classifier.head.rows == 10
+    assert classifier(torch.randn(2, 1, 8, 8)).shape == (2, 2)
+
+
+def test_a_class_cannot_be_added_twice():
+    classifier = make()
+    classifier.grow(["a", "b"])
+    with pytest.raises(ValueError, match="'a'"):
+        classifier.grow(["c", "a"])
+    with pytest.raises(ValueError, match="differ"):
+        classifier.grow(["c", "c"])
+    assert classifier.class_names == ("a", "b")
+
+
+def test_new_rows_are_kaiming_normal_with_uniform_bias():
+    classifier = make()
+    classifier.grow([str(i) for i in range(500)])
+    assert classifier.head.weight.std().item() == pytest.approx((2 / 64) ** 0.5, rel=0.03)
+    assert classifier.head.bias.abs().max().item() <= 1 / 8
+    assert classifier.head.bias.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_network_and_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    a, b, other = make(1), make(1), make(2)
+    for classifier in (a, b, other):
+        classifier.grow(["x", "y"])
+    assert torch.equal(torch.rand(3), expected)
+    for name, value in a.state_dict().items():
+        assert torch.equal(value, b.state_dict()[name])
+    assert not torch.equal(a.head.weight, other.head.weight)
+    assert not torch.equal(a.backbone.conv.weight, other.backbone.conv.weight)
+
+
+def test_a_frozen_copy_never_changes():
+    classifier = make()
+    classifier.grow(["a"])
+    teacher = classifier.frozen_copy()
+    with torch.no_grad():
+        for parameter in classifier.parameters():
+            parameter.add_(1)
+    classifier.grow(["b"])
+    assert teacher.seen == 1
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not torch.equal(teacher.head.weight, classifier.head.weight[:1])

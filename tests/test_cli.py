@@ -1,0 +1,189 @@
+"""The command as a person types it: help that teaches, mistakes that end in a message and exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from reverie import cli
+from tests.conftest import TINY
+
+VERBS = [
+    [],
+    ["run"],
+    ["demo"],
+    ["presets"],
+    ["methods"],
+    ["data"],
+    ["data", "list"],
+    ["data", "get"],
+    ["data", "check"],
+]
+QUICK = [word for setting in [*TINY, "train.epochs=1", "stream.take=2"] for word in ("--set", setting)]
+
+
+@pytest.fixture
+def reverie(monkeypatch, tmp_path, capsys):
+    """Runs the command in this process, in an empty folder: (exit code, what it printed, what it complained of)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["reverie", *words])
+        monkeypatch.setattr(cli, "console", cli.Console(highlight=False, width=200))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_teaches_with_an_example(reverie, verb):
+    code, out, _ = reverie(*verb, "--help")
+    assert code == 0
+    assert "Usage" in out
+    if verb and verb != ["data"]:
+        assert "Example: reverie" in out
+
+
+def test_help_and_import_load_no_torch():
+    program = (
+        "import sys; sys.argv = ['reverie', *sys.argv[1:]]\n"
+        "import reverie, reverie.cli\n"
+        "try: reverie.cli.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'torchvision', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for words in (["--help"], ["run", "--help"], ["data", "get", "--help"], ["presets"], ["--version"]):
+        subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, timeout=60)
+
+
+def test_python_m_reverie_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "reverie", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("reverie 0.")
+
+
+def test_lists(reverie):
+    assert "cifar100-10" in reverie("presets")[1]
+    methods = reverie("methods")[1]
+    assert all(name in methods for name in ("abd", "joint", "lwf-synthetic"))
+    assert "everything" in methods
+    assert "always there" in reverie("data", "list")[1]
+
+
+def test_a_run_prints_its_figures_and_a_hint_about_omega(reverie, tmp_path):
+    code, out, _ = reverie("run", "digits-5", "--method", "base", *QUICK)
+    assert code == 0
+    assert "task 2/2 learned" in out
+    assert "Omega needs the upper bound" in out
+    folder = tmp_path / "runs" / "digits-5-base-paper-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["sessions"][0]["command"].startswith("reverie run digits-5 --method base")
+    assert f"{100 * result['metrics']['final_accuracy']:.1f}" in out
+    again = reverie("run", "digits-5", "--method", "base", *QUICK)
+    assert again[0] == 0
+    assert "learned" not in again[1]
+
+
+def test_recipe_seed_and_folder_are_taken_from_the_command_line(reverie, tmp_path):
+    words = ["--method", "lwf", "--seed", "3", "--recipe", "released", "--out", "here", "--device", "cpu"]
+    code, _, _ = reverie("run", "digits-5", *words, *QUICK)
+    result = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert code == 0
+    assert (result["method"], result["seed"], result["recipe"]) == ("lwf", 3, "released")
+
+
+def test_a_first_own_experiment_is_five_lines(reverie, tmp_path, photos):
+    (tmp_path / "mine.yaml").write_text(
+        "extends: digits-5\ndata: {source: folder, size: 16}\nstream: {split: 3}\n"
+        "train: {epochs: 1, batch_size: 8}\ndream: {steps: 2, width: 8}\n"
+    )
+    code, out, _ = reverie("run", "mine.yaml", "--data", str(photos))
+    assert code == 0
+    assert "task 3/3 learned" in out
+    assert (tmp_path / "runs" / "mine-abd-paper-seed0" / "result.json").is_file()
+
+
+def test_data_check_reads_a_folder_and_counts_its_images(reverie, photos):
+    (photos / "apple" / "note.txt").write_text("no image")
+    code, out, _ = reverie("data", "check", str(photos))
+    assert code == 0
+    assert "note.txt" in out
+    assert "banana" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "digit-5"], "Did you mean 'digits-5'"),
+        (["run", "nothing.yaml"], "There is no file nothing.yaml"),
+        (["run", "digits-5", "--method", "abdd"], "Did you mean 'abd'"),
+        (["run", "digits-5", "--set", "train.epoch=3"], "Did you mean 'train.epochs'"),
+        (["run", "digits-5", "--set", "train.epochs"], "section.key=value"),
+        (["run", "digits-5", "--recipe", "secret"], "secret"),
+        (["run", "digits-5", "--seed", "x"], "--seed"),
+        (["run", "digits-5", "--device", "abacus"], "abacus"),
+        (["run", "cifar100-10", "--data", "nowhere"], "reverie data get cifar100 --data nowhere"),
+        (["run", "digits-5", "--set", "data.source=folder", "--data", "nowhere"], "There is no folder nowhere"),
+        (["run", "digits-5", "--set", "net.name=resnet33"], "Did you mean 'resnet32'"),
+        (["run", "digits-5", "--set", "stream.split=3"], "cannot be cut into 3 equal tasks"),
+        (["run", "digits-5", "--set", "stream.order=backwards"], "stream.order"),
+        (["run"], "Missing argument"),
+        (["demo", "--seeds", "a,b"], "--seeds wants numbers"),
+        (["data", "get", "mnist"], "it knows cifar10, cifar100"),
+        (["data", "check", "cifar100"], "reverie data get cifar100"),
+        (["data", "check", "nowhere"], "There is no folder nowhere"),
+        (["dance"], "dance"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_in_a_line_or_two_with_exit_code_2_and_leaves_nothing(reverie, tmp_path, words, message):
+    code, out, err = reverie(*words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in out + err
+    if err.startswith("reverie: "):
+        assert len(err.strip().splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_without_images_and_an_unreadable_folder_are_mistakes_too(reverie, photos):
+    (photos / "durian").mkdir()
+    folder = ["--set", "data.source=folder", "--data", str(photos)]
+    code, _, err = reverie("run", "digits-5", *folder)
+    assert (code, "'durian'" in err) == (2, True)
+    (photos / "durian").rmdir()
+    for file in (photos / "apple").iterdir():
+        file.write_bytes(b"broken")
+    code, _, err = reverie("run", "digits-5", *folder)
+    assert (code, "'apple'" in err) == (2, True)
+
+
+def test_another_configuration_in_the_same_folder_is_refused_with_the_difference(reverie):
+    reverie("run", "digits-5", "--method", "base", "--out", "here", *QUICK)
+    code, _, err = reverie("run", "digits-5", "--method", "base", "--out", "here", *QUICK, "--set", "train.lr=0.01")
+    assert code == 2
+    assert "train.lr: 0.1 in the folder, 0.01 asked for" in err
+
+
+def test_a_full_disk_is_told_without_a_traceback(reverie, monkeypatch):
+    import errno
+    import os
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, err = reverie("run", "digits-5", "--method", "base", *QUICK)
+    assert code == 1
+    assert "No space left on device" in err
+
+
+def test_training_that_diverges_says_what_to_lower(reverie):
+    code, _, err = reverie("run", "digits-5", "--method", "base", *QUICK, "--set", "train.lr=1e30")
+    assert code == 1
+    assert "train.lr" in err

@@ -1,0 +1,167 @@
+"""Configurations: layers, both recipes, and mistakes that are named with a suggestion."""
+
+from dataclasses import dataclass, fields
+
+import pytest
+import yaml
+
+from reverie import config as configuration
+from reverie import runs
+from reverie.config import RECIPES, RELEASED, Config, preset_names
+from reverie.errors import UserError
+from reverie.methods import method_names
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("method", method_names())
+def test_every_preset_is_valid_for_every_method_and_recipe(preset, recipe, method):
+    made = runs.configure(preset, method, recipe=recipe)
+    assert Config.from_dict(yaml.safe_load(yaml.safe_dump(made.as_dict()))) == made
+    assert configuration.describe_preset(preset)
+
+
+def test_cifar100_is_trained_as_in_the_paper():
+    made = runs.configure("cifar100-10", "abd")
+    train, dream = made.train, made.dream
+    assert (train.epochs, train.milestones, train.lr, train.momentum) == (250, (100, 150, 200), 0.1, 0.9)
+    assert (train.weight_decay, train.batch_size, made.net.name) == (2e-4, 128, "resnet32")
+    assert (dream.steps, dream.lr, dream.temperature, dream.noise) == (5000, 1e-3, 1000, 1000)
+    assert (dream.content, dream.diversity, dream.statistics, dream.prior) == (1, 1, 50, 1e-3)
+    assert made.options == {"distillation": 0.1, "fine_tuning": 1.0, "bn_momentum": 0.1}
+    assert (made.augment.crop, made.augment.flip, made.augment.contrast) == (4, True, 0.8)
+    assert made.augment.brightness == pytest.approx(63 / 255, abs=1e-6)
+
+
+def test_the_released_recipe_differs_where_the_code_does():
+    paper, released = (runs.configure("cifar100-10", "abd", recipe=recipe) for recipe in RECIPES)
+    assert (paper.net.head, released.net.head) == ("grow", "all")
+    assert (paper.dream.life, released.dream.life) == ("fresh", "carried")
+    assert (paper.dream.steps, released.dream.steps) == (5000, 10000)
+    assert (paper.options["bn_momentum"], released.options["bn_momentum"]) == (0.1, 0.19)
+    assert runs.configure("cifar100-10", "deepinversion").options["on_real"] == "padded"
+    assert runs.configure("cifar100-10", "deepinversion", recipe="released").options["on_real"] == "old"
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_presets_leave_to_the_recipe_what_is_the_recipes(preset):
+    text = yaml.safe_load(configuration._preset_folder().joinpath(f"{preset}.yaml").read_text())
+    for section, keys in RELEASED.items():
+        assert not set(keys) & set(text.get(section, {}))
+
+
+def test_settings_win_over_the_preset_and_keep_their_type():
+    made = runs.configure("digits-5", "abd", settings=["train.lr=1e-2", "train.epochs=3", "train.milestones=[1, 2]"])
+    assert (made.train.lr, made.train.epochs, made.train.milestones) == (0.01, 3, (1, 2))
+    assert runs.configure("digits-5", "abd", settings=["stream.split=2+8x1"]).stream.split == "2+8x1"
+    assert runs.configure("digits-5", "abd", settings=["stream.order=[3, 1]"]).stream.order == (3, 1)
+    assert runs.configure("digits-5", "abd", settings=["keep=[models]"]).keep == ("models",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.epoch=3", "Did you mean 'train.epochs'"),
+        ("trian.epochs=3", "Did you mean 'train'"),
+        ("epochs=3", "Did you mean 'train.epochs'"),
+        ("method.distilation=1", "Did you mean 'method.distillation'"),
+        ("method.mu=1", "'abd' has no such option"),
+        ("train.epochs=many", r"train.epochs must be a whole number, not 'many'"),
+        ("train.epochs=2.5", r"train.epochs must be a whole number"),
+        ("train.epochs=true", r"train.epochs must be a whole number"),
+        ("train.epochs=0", r"train.epochs must be at least 1"),
+        ("augment.flip=3", r"augment.flip must be true or false"),
+        ("dream.life=forever", "must be one of fresh, carried"),
+        ("evaluate.top=3", "must be one of 1, 5"),
+        ("train.milestones=5", "must be a list"),
+        ("train=5", "is a section"),
+        ("train.epochs", "section.key=value"),
+        ("=5", "section.key=value"),
+        ("data.size=1", "at least 4 pixels"),
+        ("keep=[everything]", "one of models, dreamers"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
+    with pytest.raises(UserError, match=message):
+        runs.configure("digits-5", "abd", settings=[setting])
+
+
+def test_an_own_file_extends_a_preset(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: cifar100-10\nstream: {split: 50+5x10}\ndream: {steps: 70}\n")
+    for recipe in RECIPES:
+        made = runs.configure(str(file), "abd", recipe=recipe)
+        assert (made.preset, made.stream.split, made.dream.steps, made.train.epochs) == ("mine", "50+5x10", 70, 250)
+
+
+def test_a_preset_may_say_more_for_a_recipe_and_for_a_method(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "extends: digits-5\n"
+        "recipes: {released: {dream: {steps: 99}}}\n"
+        "methods: {lwf: {train: {weight_decay: 0}, method: {temperature: 3}}}\n"
+    )
+    assert runs.configure(str(file), "abd", recipe="released").dream.steps == 99
+    lwf = runs.configure(str(file), "lwf")
+    assert (lwf.train.weight_decay, lwf.options["temperature"]) == (0, 3.0)
+    assert runs.configure(str(file), "abd").train.weight_decay > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {epochs: [}", "not valid YAML at line 1"),
+        ("just words", "must hold sections"),
+        ("extends: digits-6", "Did you mean 'digits-5'"),
+        ("trains: {epochs: 3}", r"Unknown section 'trains' in .*mine.yaml. Did you mean 'train'"),
+        ("train: {lrr: 3}", r"Unknown key 'train.lrr' in .*mine.yaml"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(tmp_path, text, message):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        runs.configure(str(file), "abd")
+
+
+def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("extends: b.yaml")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml")
+    with pytest.raises(UserError, match="extends itself"):
+        runs.configure("a.yaml", "abd")
+
+
+def test_an_unknown_preset_method_or_file_is_refused():
+    with pytest.raises(UserError, match="Did you mean 'digits-5'"):
+        runs.configure("digit-5", "abd")
+    with pytest.raises(UserError, match="Did you mean 'abd'"):
+        runs.configure("digits-5", "adb")
+    with pytest.raises(UserError, match="There is no file"):
+        runs.configure("nowhere.yaml", "abd")
+
+
+def test_identity_ignores_what_cannot_change_a_figure():
+    plain = runs.configure("digits-5", "abd")
+    same = runs.configure("digits-5", "abd", settings=["keep=[models]", "data.storage=stream", "evaluate.batch_size=7"])
+    other = runs.configure("digits-5", "abd", settings=["train.lr=0.05"])
+    assert plain.identity() == same.identity() != other.identity()
+
+
+def test_runs_share_an_upper_bound_only_when_it_would_be_trained_alike():
+    abd, lwf, joint = (runs.configure("digits-5", m).reference for m in ("abd", "lwf", "joint"))
+    assert abd == lwf == joint
+    assert runs.configure("digits-5", "abd", settings=["method.distillation=3", "dream.steps=9"]).reference == abd
+    assert runs.configure("digits-5", "abd", settings=["train.epochs=3"]).reference != abd
+
+
+def test_a_methods_own_options_are_typed():
+    @dataclass(frozen=True)
+    class Options:
+        sizes: tuple[int, ...] = (1, 2)
+        name: str | None = None
+
+    made = configuration.load("digits-5", method="x", options=Options, released={}, settings=["method.sizes=[3]"])
+    assert made.options == {"sizes": [3], "name": None}
+    assert configuration.build(Options, made.options).sizes == (3,)
+    assert {field.name for field in fields(Options)} == set(made.options)

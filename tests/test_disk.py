@@ -1,0 +1,74 @@
+"""Files are there whole or not at all, and loading them runs no code."""
+
+import os
+import pickle
+
+import pytest
+import torch
+
+from reverie import disk
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.mkdir, ("pwned",))
+
+
+def test_a_file_is_replaced_in_one_move(tmp_path):
+    file = tmp_path / "deep" / "x.json"
+    disk.write_json(file, {"a": 1})
+    disk.write_json(file, {"a": 2})
+    assert disk.read_json(file) == {"a": 2}
+    assert [entry.name for entry in file.parent.iterdir()] == ["x.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "x"
+    disk.write_text(file, "old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.write_text(file, "new")
+    assert file.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def test_numbers_that_json_does_not_have_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        disk.write_json(tmp_path / "x.json", {"a": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_state_comes_back_bit_for_bit(tmp_path):
+    state = {"a": torch.randn(3), "b": {"c": [torch.arange(4), 2.5, None, "text"]}}
+    disk.write_state(tmp_path / "x.pt", state)
+    again = disk.read_state(tmp_path / "x.pt")
+    assert torch.equal(again["a"], state["a"])
+    assert torch.equal(again["b"]["c"][0], state["b"]["c"][0])
+    assert again["b"]["c"][1:] == [2.5, None, "text"]
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"x": Evil()}, tmp_path / "x.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        disk.read_state(tmp_path / "x.pt")
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
+    def fill(folder):
+        (folder / "a").write_text("1")
+
+    def fail(folder):
+        (folder / "a").write_text("2")
+        raise ZeroDivisionError
+
+    disk.write_folder(tmp_path / "x", fill)
+    with pytest.raises(ZeroDivisionError):
+        disk.write_folder(tmp_path / "x", fail)
+    assert (tmp_path / "x" / "a").read_text() == "1"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]

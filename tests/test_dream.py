@@ -1,0 +1,168 @@
+"""The dreamer: its losses against the formulas, what it moves, and what its dreams depend on."""
+
+import logging
+
+import pytest
+import torch
+
+from reverie.config import DreamConfig
+from reverie.data.feed import Batch
+from reverie.dream import Dreamer, watching_batchnorm
+from reverie.engine import Engine
+from reverie.nets import make_backbone
+from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.resnet import batchnorm_layers
+from tests import by_hand
+
+SMALL = DreamConfig(steps=5, noise=6, width=8)
+
+
+def teacher(classes: int = 3, seed: int = 0) -> Classifier:
+    torch.manual_seed(seed)
+    made = Classifier(make_backbone("resnet8", 1), Preprocessing(8, (0.3,), (0.4,)))
+    made.grow([str(i) for i in range(classes)])
+    for layer in batchnorm_layers(made):
+        layer.running_mean.normal_()
+        layer.running_var.uniform_(0.5, 2)
+    return made.frozen_copy()
+
+
+def dreamer(classes: int = 3, config: DreamConfig = SMALL, batch: int = 5, seed: int = 0, task: int = 1) -> Dreamer:
+    return Dreamer(teacher(classes), config, batch, seed, task)
+
+
+def batch(seed: int = 0) -> Batch:
+    return Batch(torch.empty(0), torch.empty(0), torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_four_losses_are_those_of_the_paper(classes):
+    made = dreamer(classes, batch=4)
+    losses = made.losses(batch())
+    images = made.generator(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
+    layers = batchnorm_layers(made.teacher)
+    inputs: list[torch.Tensor] = []
+    handles = [layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for layer in layers]
+    logits = made.teacher.head(made.teacher.features(images))
+    for handle in handles:
+        handle.remove()
+    blurred = torch.stack([torch.stack([by_hand.blurred(channel) for channel in image]) for image in images])
+    expected = {
+        "content": by_hand.content(logits, 1000),
+        "diversity": by_hand.diversity(logits),
+        "statistics": 50
+        * by_hand.statistics(inputs, [layer.running_mean for layer in layers], [layer.running_var for layer in layers]),
+        "prior": 1e-3 * ((images - blurred) ** 2).mean(),
+    }
+    assert losses.keys() == expected.keys()
+    weights = list(made.generator.parameters())
+    for name, value in expected.items():
+        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
+        ours = torch.autograd.grad(losses[name], weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        theirs = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+
+
+def test_training_moves_the_generator_and_nothing_else():
+    made = dreamer()
+    before = {name: value.clone() for name, value in made.teacher.state_dict().items()}
+    weights = [parameter.clone() for parameter in made.generator.parameters()]
+    Engine(torch.device("cpu")).run(made.phase(), 0)
+    for name, value in made.teacher.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert any(not torch.equal(a, b) for a, b in zip(weights, made.generator.parameters(), strict=True))
+
+
+def test_no_hook_stays_behind():
+    made = dreamer()
+    Engine(torch.device("cpu")).run(made.phase(), 0)
+    with pytest.raises(ZeroDivisionError), watching_batchnorm(made.teacher):
+        _ = 1 / 0
+    assert not any(layer._forward_pre_hooks for layer in batchnorm_layers(made.teacher))
+
+
+def test_every_batchnorm_layer_is_watched():
+    made = dreamer()
+    with watching_batchnorm(made.teacher) as layers:
+        made.teacher(torch.randn(2, 1, 8, 8))
+    assert len(layers) == len(batchnorm_layers(made.teacher)) == 7
+
+
+def test_dreams_depend_on_seed_task_and_teacher_and_on_nothing_else():
+    torch.manual_seed(1)
+    a = dreamer()
+    torch.manual_seed(2)
+    b = dreamer()
+    for made in (a, b):
+        Engine(torch.device("cpu")).run(made.phase(), 11)
+    images, labels, _ = a.gallery(8)
+    assert torch.equal(images, b.gallery(8)[0])
+    assert torch.equal(images, a.gallery(8)[0])
+    assert torch.equal(labels, a.teacher(images).argmax(1))
+    assert not torch.equal(dreamer(seed=1).gallery(8)[0], dreamer().gallery(8)[0])
+    assert not torch.equal(dreamer(task=2).gallery(8)[0], dreamer().gallery(8)[0])
+    rng = torch.Generator
+    assert torch.equal(a.sample(4, rng().manual_seed(3)), a.sample(4, rng().manual_seed(3)))
+    assert not torch.equal(a.sample(4, rng().manual_seed(3)), a.sample(4, rng().manual_seed(4)))
+
+
+def test_sampling_uses_running_statistics_and_leaves_them_alone():
+    made = dreamer()
+    before = {name: value.clone() for name, value in made.generator.state_dict().items()}
+    rng = torch.Generator().manual_seed(0)
+    together = made.sample(6, rng)
+    for name, value in made.generator.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not together.requires_grad
+    noise = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([made.generator.eval()(row[None]) for row in noise])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_coverage_says_which_classes_are_dreamed_of(caplog):
+    made = dreamer(classes=4)
+    with torch.no_grad():
+        made.teacher.head.weight.zero_()
+        made.teacher.head.bias.copy_(torch.tensor([0.0, 5.0, 0.0, 0.0]))
+    with caplog.at_level(logging.WARNING, "reverie"):
+        summary = made.coverage()
+    assert summary["classes"] == 4
+    assert summary["covered"] == 1
+    assert summary["shares"] == [0, 1, 0, 0]
+    assert "collapse to 1 of 4" in caplog.text
+
+
+def test_one_old_class_is_no_collapse(caplog):
+    with caplog.at_level(logging.WARNING, "reverie"):
+        assert dreamer(classes=1).coverage()["covered"] == 1
+    assert not caplog.records
+
+
+def test_a_teacher_without_batchnorm_is_refused():
+    from reverie.nets.resnet import Backbone
+
+    class Flat(Backbone):
+        feature_dim = 64
+
+        def forward(self, images):
+            return images.flatten(1)
+
+    plain = Classifier(Flat(), Preprocessing(8, (0.3,), (0.4,)))
+    plain.grow(["a"])
+    with pytest.raises(ValueError, match="BatchNorm"):
+        Dreamer(plain, SMALL, 4, 0, 1)
+
+
+def test_a_carried_dreamer_keeps_weights_and_adam_through_its_state():
+    config = DreamConfig(steps=5, noise=6, width=8, life="carried")
+    a, b = dreamer(config=config), dreamer(config=config, seed=9)
+    Engine(torch.device("cpu")).run(a.phase(), 0)
+    b.load_state_dict(a.state_dict())
+    assert b.memory.state["state"][0]["step"] == 5
+    for made in (a, b):
+        made.teach(teacher(4, seed=5), task=2)
+        Engine(torch.device("cpu")).run(made.phase(), 1)
+    for x, y in zip(a.generator.parameters(), b.generator.parameters(), strict=True):
+        assert torch.equal(x, y)

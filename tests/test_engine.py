@@ -1,0 +1,237 @@
+"""The engine: what a phase says is what happens, and a phase can be left and entered again after any step."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.config import AugmentConfig
+from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.feed import DeviceFeed, NoData, Source
+from reverie.data.images import MemoryImages
+from reverie.engine import Engine, Observer, find_device
+from reverie.errors import Diverged, UserError
+from reverie.phase import SGD, Adam, OptimizerMemory, Phase, Steps
+
+CPU = torch.device("cpu")
+
+
+def feed(count: int = 20, batch: int = 4) -> DeviceFeed:
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 1, 4, 4), generator=rng).to(torch.uint8)
+    augment = Augmenter(AugmentConfig(crop=1), Normaliser((0.5,), (0.3,)))
+    return DeviceFeed([Source(MemoryImages(pixels, torch.arange(count) % 3), batch)], augment, CPU)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+
+
+def phase(model: nn.Module, **changes) -> Phase:
+    def losses(batch):
+        noise = 0.1 * torch.randn(batch.images.shape, generator=batch.rng)
+        return {
+            "ce": nn.functional.cross_entropy(model(batch.images + noise), batch.labels),
+            "decay": 1e-3 * sum(p.square().sum() for p in model.parameters()),
+        }
+
+    settings = {
+        "name": "learn",
+        "feed": feed(),
+        "losses": losses,
+        "optimizer": SGD(0.1, schedule=Steps((1, 2), 0.1)),
+        "moves": {"net": model},
+        "epochs": 3,
+    }
+    return Phase(**{**settings, **changes})
+
+
+class Recorder(Observer):
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.epochs, self.steps, self.stop_after, self.saved, self.summary = [], 0, stop_after, None, None
+
+    def step_ends(self, done, snapshot):
+        self.steps += 1
+        if done == self.stop_after:
+            import copy
+
+            self.saved = copy.deepcopy(snapshot())
+            raise KeyboardInterrupt
+
+    def epoch_ends(self, epoch, lr, losses):
+        self.epochs.append((epoch, lr, dict(losses)))
+
+    def phase_ends(self, phase, summary):
+        self.summary = summary
+
+
+def state(model: nn.Module) -> list[torch.Tensor]:
+    return [value.clone() for value in model.state_dict().values()]
+
+
+def test_it_trains_and_reports_each_epoch_with_its_learning_rate():
+    model, seen = net(), Recorder()
+    Engine(CPU).run(phase(model, epochs=6), 0, seen)
+    assert [epoch for epoch, _, _ in seen.epochs] == list(range(6))
+    assert [lr for _, lr, _ in seen.epochs] == pytest.approx([0.1, 0.01, 0.001, 0.001, 0.001, 0.001])
+    assert seen.epochs[-1][2]["ce"] < seen.epochs[0][2]["ce"]
+    assert set(seen.epochs[0][2]) == {"ce", "decay"}
+
+
+def test_an_epochs_figure_is_the_mean_over_its_steps():
+    model = nn.Linear(1, 1)
+    values = iter(range(100))
+    counting = phase(
+        model, losses=lambda batch: {"n": next(values) + 0 * model.weight.sum()}, feed=feed(20, 4), epochs=2
+    )
+    seen = Recorder()
+    Engine(CPU).run(counting, 0, seen)
+    assert [losses["n"] for _, _, losses in seen.epochs] == [2.0, 7.0]
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12, 15])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, optimizer):
+    whole, seen_whole = net(), Recorder()
+    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    first, seen = net(), Recorder(stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(CPU).run(phase(first, optimizer=optimizer), 7, seen)
+    second, rest = net(seed=99), Recorder()
+    Engine(CPU).run(phase(second, optimizer=optimizer), 7, rest, start=seen.saved)
+    assert seen.epochs + rest.epochs == seen_whole.epochs
+    for a, b in zip(state(whole), state(second), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_seed_is_another_training():
+    a, b, again = net(), net(), net()
+    Engine(CPU).run(phase(a), 1)
+    Engine(CPU).run(phase(b), 2)
+    Engine(CPU).run(phase(again), 1)
+    assert torch.equal(a[3].weight, again[3].weight)
+    assert not torch.equal(a[3].weight, b[3].weight)
+
+
+def test_only_the_named_parameters_move_and_modes_are_as_said():
+    model, rest = net(), nn.BatchNorm1d(2)
+    before = state(model)
+    Engine(CPU).run(phase(model, parameters=list(model[3].parameters()), rests=[rest, model[1]]), 0)
+    after = state(model)
+    changed = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
+    names = [name for name, moved in zip(model.state_dict(), changed, strict=True) if moved]
+    assert names == ["3.weight", "3.bias"]
+    assert model.training
+    assert not rest.training
+    assert not model[1].training
+
+
+def test_a_phase_counted_in_steps_ends_in_the_middle_of_an_epoch():
+    model, seen = nn.Linear(2, 1), Recorder()
+
+    def losses(batch):
+        return {"x": model(torch.randn(4, 2, generator=batch.rng)).square().mean()}
+
+    Engine(CPU).run(phase(model, losses=losses, feed=NoData(CPU, 10), epochs=None, steps=25), 0, seen)
+    assert seen.steps == 25
+    assert len(seen.epochs) == 3
+
+
+def test_a_phase_must_have_one_length():
+    with pytest.raises(ValueError, match="length"):
+        Engine(CPU).run(phase(net(), steps=4), 0)
+
+
+def test_an_optimizers_memory_outlives_its_phase():
+    model, memory = net(), OptimizerMemory()
+    Engine(CPU).run(phase(model, optimizer=Adam(0.01), memory=memory, epochs=1), 0)
+    assert all(entry["step"] == 5 for entry in memory.state["state"].values())
+    Engine(CPU).run(phase(model, optimizer=Adam(0.01), memory=memory, epochs=1), 0)
+    assert all(entry["step"] == 10 for entry in memory.state["state"].values())
+
+
+def test_after_each_epoch_and_at_the_end_the_phase_is_asked():
+    model, calls, seen = net(), [], Recorder()
+    Engine(CPU).run(phase(model, after_epoch=lambda: calls.append(1), summary=lambda: {"x": 3}), 0, seen)
+    assert len(calls) == 3
+    assert seen.summary == {"x": 3}
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_it():
+    model = net()
+    broken = phase(model, losses=lambda batch: {"good": model[0].weight.sum(), "bad": model[3].weight.sum() * math.nan})
+    with pytest.raises(Diverged, match="'bad' of phase 'learn'"):
+        Engine(CPU).run(broken, 0)
+
+
+def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():
+    dtypes = set()
+
+    def run(precision, full=False):
+        model, seen = net(), Recorder()
+        inner = phase(model, full_precision=full)
+        losses = inner.losses
+
+        def looking(batch):
+            dtypes.add(model(batch.images).dtype)
+            return losses(batch)
+
+        inner.losses = looking
+        Engine(CPU, precision).run(inner, 0, seen)
+        return [losses["ce"] for _, _, losses in seen.epochs]
+
+    exact = run("fp32")
+    assert dtypes == {torch.float32}
+    assert run("bf16", full=True) == exact
+    assert dtypes == {torch.float32}
+    assert run("bf16") == pytest.approx(exact, rel=0.05)
+    assert torch.bfloat16 in dtypes
+
+
+def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
+    """A stand-in for CUDA's own check: in `losses`, no method asks for a tensor's value or a shape made of values."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from reverie.learner import Learner
+    from reverie.runs import _preprocessing
+
+    class NoReading(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func.overloadpacket not in (
+                torch.ops.aten._local_scalar_dense,
+                torch.ops.aten.nonzero,
+                torch.ops.aten.masked_select,
+                torch.ops.aten.is_nonzero,
+                torch.ops.aten.equal,
+            ), f"{func} waits for the device"
+            return func(*args, **(kwargs or {}))
+
+    for method in ("base", "lwf", "lwf-synthetic", "deepinversion", "abd"):
+        learner = Learner.fresh(tiny(method), _preprocessing(tiny_stream))
+        learner.classifier.grow(tiny_stream[0].names)
+        task = tiny_stream[1]
+        learner.method.begin(task)
+        learner.classifier.grow(task.names)
+        for inner in learner.method.phases(task):
+            inner.feed.begin(0, 0)
+            inner.feed.advance()
+            with NoReading():
+                sum(inner.losses(inner.feed.draw(torch.Generator())).values()).backward()
+    with pytest.raises(AssertionError, match="waits"), NoReading():
+        torch.ones(2).sum().item()
+
+
+def test_devices():
+    assert find_device("cpu").type == "cpu"
+    assert find_device("auto").type in ("cpu", "cuda")
+    for name in ("gpu", "mps", "tpu:3"):
+        with pytest.raises(UserError):
+            find_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
+    with pytest.raises(UserError, match="--device cpu"):
+        find_device("cuda")

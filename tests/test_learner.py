@@ -1,0 +1,90 @@
+"""The learner: tasks in, a bigger classifier out; it predicts at any time and can be saved between tasks."""
+
+import pytest
+import torch
+
+import reverie
+from reverie.data.images import MemoryImages
+from reverie.data.stream import Task
+from reverie.errors import UserError
+from reverie.learner import Learner
+from reverie.runs import _preprocessing
+
+
+@pytest.fixture
+def learned(tiny, tiny_stream):
+    learner = Learner.fresh(tiny("abd"), _preprocessing(tiny_stream))
+    for task in list(tiny_stream)[:2]:
+        learner.learn(task)
+    return learner
+
+
+def test_it_knows_all_classes_so_far_in_the_order_they_came(learned, tiny_stream):
+    assert learned.classifier.class_names == tiny_stream[:2].class_names
+    assert [entry["classes"] for entry in learned.ledger] == [list(task.names) for task in list(tiny_stream)[:2]]
+
+
+def test_predictions_are_sorted_probabilities_over_all_classes_seen(learned, tiny_stream):
+    test = tiny_stream[:2].test()
+    prediction = learned.predict(test, top=3)
+    assert prediction.labels.shape == prediction.probabilities.shape == (len(test), 3)
+    assert (prediction.probabilities.diff(dim=1) <= 0).all()
+    everything = learned.predict(test, top=99)
+    assert everything.labels.shape[1] == 4
+    torch.testing.assert_close(everything.probabilities.sum(1), torch.ones(len(test)))
+    assert torch.equal(learned.predict(test.pixels).labels, everything.labels[:, :1])
+
+
+def test_predicting_does_not_change_the_classifier_nor_leave_inference_mode_on(learned, tiny_stream):
+    before = {name: value.clone() for name, value in learned.classifier.state_dict().items()}
+    for _ in learned.logits(tiny_stream[0].images, batch_size=7):
+        assert not torch.is_inference_mode_enabled()
+    assert all(torch.equal(value, before[name]) for name, value in learned.classifier.state_dict().items())
+
+
+def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
+    test = tiny_stream[:2].test()
+    a, b = (torch.cat(list(learned.logits(test, size))) for size in (13, 1000))
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_learned_model_is_saved_and_learns_on_elsewhere(learned, tiny_stream, tmp_path):
+    learned.save(tmp_path / "model")
+    again = reverie.load(tmp_path / "model")
+    test = tiny_stream[:2].test()
+    assert torch.equal(learned.predict(test).probabilities, again.predict(test).probabilities)
+    learned.learn(tiny_stream[2])
+    again.learn(tiny_stream[2])
+    for name, value in learned.classifier.state_dict().items():
+        assert torch.equal(value, again.classifier.state_dict()[name])
+    assert again.ledger == learned.ledger
+
+
+def test_images_of_another_shape_are_refused(learned):
+    with pytest.raises(UserError, match=r"\(1, 8, 8\), not \(3, 8, 8\)"):
+        learned.predict(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+
+
+def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
+    with pytest.raises(ValueError, match="begins at class 6"):
+        learned.learn(tiny_stream[3])
+
+
+@pytest.mark.parametrize("method", ["base", "lwf", "lwf-synthetic", "deepinversion", "abd"])
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, method, recipe):
+    """One old class, then one new class; tasks smaller than a batch, down to a single image."""
+    learner = Learner.fresh(tiny(method, recipe=recipe), _preprocessing(tiny_stream), classes=3)
+    for label, count in enumerate((20, 3, 1)):
+        pixels = torch.randint(0, 256, (count, 1, 8, 8)).to(torch.uint8)
+        task = Task(label, [f"class {label}"], label, MemoryImages(pixels, torch.full((count,), label)))
+        learner.learn(task)
+    assert learner.classifier.seen == 3
+    assert all(torch.isfinite(parameter).all() for parameter in learner.classifier.parameters())
+
+
+def test_in_bf16_it_still_learns(tiny, tiny_stream):
+    learner = Learner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), _preprocessing(tiny_stream))
+    learner.learn(tiny_stream[0])
+    test = tiny_stream[:1].test()
+    assert (learner.predict(test).labels[:, 0] == test.labels).float().mean() > 0.9

@@ -1,0 +1,76 @@
+"""Every figure on small matrices that can be worked out in one's head, and the laws that hold for all of them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverie import metrics
+
+NAN = math.nan
+MATRIX = np.array([[0.9, NAN, NAN], [0.5, 0.8, NAN], [0.6, 0.3, 0.7]])
+
+
+def test_the_matrix_counts_right_answers_by_task():
+    right = [np.array([True, False]), np.array([True, True, False, True])]
+    tasks = [np.array([0, 0]), np.array([0, 0, 1, 1])]
+    matrix = metrics.accuracy_matrix(right, tasks)
+    assert matrix[0, 0] == 0.5
+    assert matrix[1].tolist() == [1.0, 0.5]
+    assert np.isnan(matrix[0, 1])
+
+
+def test_accuracy_after_a_task_weighs_tasks_by_their_test_images():
+    assert metrics.accuracy_after(MATRIX, [10, 10, 10]) == pytest.approx([0.9, 0.65, 1.6 / 3])
+    assert metrics.accuracy_after(MATRIX, [30, 10, 10]) == pytest.approx([0.9, 0.575, (1.8 + 0.3 + 0.7) / 5])
+
+
+def test_forgetting_is_the_best_there_was_less_what_is_left():
+    assert metrics.forgetting(MATRIX) == pytest.approx(((0.9 - 0.6) + (0.8 - 0.3)) / 2)
+
+
+def test_backward_transfer_is_what_came_after_learning():
+    assert metrics.backward_transfer(MATRIX) == pytest.approx(((0.6 - 0.9) + (0.3 - 0.8)) / 2)
+
+
+def test_one_task_has_nothing_to_forget():
+    one = np.array([[0.5]])
+    assert metrics.forgetting(one) is None
+    assert metrics.backward_transfer(one) is None
+
+
+def test_omega_is_the_mean_ratio_to_the_upper_bound_up_to_each_task():
+    assert metrics.omega_up_to([0.8, 0.3], [0.8, 0.6]) == pytest.approx([1.0, 0.75])
+
+
+def test_the_summary_has_every_figure():
+    figures = metrics.summarise(MATRIX, [10, 10, 10], [0.95, 0.9, 0.85], offline=[0.9, 0.8, 0.8])
+    assert figures.final_accuracy == pytest.approx(1.6 / 3)
+    assert figures.average_incremental_accuracy == pytest.approx((0.9 + 0.65 + 1.6 / 3) / 3)
+    assert figures.omega == pytest.approx((1 + 0.65 / 0.8 + 1.6 / 3 / 0.8) / 3)
+    assert figures.omega_up_to[-1] == figures.omega
+    assert metrics.summarise(MATRIX, [1, 1, 1], [1, 1, 1]).omega is None
+
+
+matrices = st.integers(2, 6).flatmap(
+    lambda n: st.lists(st.floats(0, 1), min_size=n * n, max_size=n * n).map(
+        lambda v: np.where(np.tri(n, dtype=bool), np.array(v).reshape(n, n), np.nan)
+    )
+)
+
+
+@given(matrices)
+def test_forgetting_is_at_least_the_loss_since_learning(matrix):
+    assert metrics.forgetting(matrix) >= -metrics.backward_transfer(matrix) - 1e-12
+
+
+@given(matrices)
+def test_the_upper_bound_has_omega_one_and_accuracy_lies_within_its_row(matrix):
+    images = [3] * len(matrix)
+    after = metrics.accuracy_after(matrix, images)
+    for i, value in enumerate(after):
+        assert matrix[i, : i + 1].min() - 1e-12 <= value <= matrix[i, : i + 1].max() + 1e-12
+    if min(after) > 0:
+        assert metrics.omega_up_to(after, after) == pytest.approx([1.0] * len(after))

@@ -1,0 +1,36 @@
+"""Progress: bars in a terminal, lines in a pipe."""
+
+import io
+
+from rich.console import Console
+
+from reverie.progress import counting, following
+from reverie.runs import execute
+
+
+def shown(terminal: bool, config, folder) -> str:
+    text = io.StringIO()
+    with following(Console(file=text, force_terminal=terminal, width=150), "digits abd") as progress:
+        execute(config, folder, observer=progress)
+    return text.getvalue()
+
+
+def test_in_a_pipe_there_is_a_line_for_each_task(tiny, tmp_path):
+    said = shown(False, tiny("abd", "stream.take=2"), tmp_path / "run")
+    assert [line for line in said.splitlines() if "learned" in line]
+    assert "dreams show" in said
+    assert "\x1b" not in said
+
+
+def test_in_a_terminal_phase_steps_and_losses_are_seen(tiny, tmp_path):
+    said = shown(True, tiny("abd", "stream.take=2", "train.epochs=20"), tmp_path / "run")
+    assert "task 2/2" in said
+    assert "\x1b" in said
+
+
+def test_counting_takes_totals_known_and_unknown():
+    text = io.StringIO()
+    with counting(Console(file=text, force_terminal=True), "downloading") as progress:
+        progress(1, 0)
+        progress(5, 10)
+    assert "downloading" in text.getvalue()

@@ -1,0 +1,35 @@
+"""Where a figure comes from."""
+
+import subprocess
+from pathlib import Path
+
+import torch
+
+from reverie import provenance
+
+
+def test_the_environment_names_versions_and_hardware_but_no_place():
+    facts = provenance.environment(torch.device("cpu"))
+    assert facts["torch"] == torch.__version__
+    assert facts["cores"] >= 1
+    assert not any("/" in str(value) for key, value in facts.items() if key != "cpu")
+
+
+def test_the_commit_is_that_of_reveries_own_checkout():
+    found = provenance.commit()
+    checkout = Path(provenance.__file__).parents[1]
+    asked = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True)
+    at_home = (checkout / ".git").exists() and asked.returncode == 0
+    assert (found or "").rstrip("+") == (asked.stdout.strip() if at_home else "")
+
+
+def test_reverie_installed_inside_another_repository_has_no_commit(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    inside = tmp_path / "venv" / "site-packages" / "reverie"
+    inside.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "__file__", str(inside / "provenance.py"))
+    assert provenance.commit() is None
+
+
+def test_peak_memory_is_measured():
+    assert provenance.peak_memory(torch.device("cpu")) > 10**7

@@ -1,0 +1,357 @@
+"""Runs: what is on disk afterwards, and that an interrupted run ends with the very same figures."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import reverie
+from reverie import runs
+from reverie.errors import Interrupted, UserError
+from reverie.runs import RunObserver, execute
+
+METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+THREE = "stream.take=3"
+
+
+class StopAt(RunObserver):
+    """Stops the run after the n-th step of a phase of a task, as a signal would."""
+
+    def __init__(self, task: int, phase: str, step: int) -> None:
+        self.where, self.now, self.step = (task, phase), (0, ""), step
+
+    def task_begins(self, index, count):
+        self.now = (index + 1, "")
+
+    def phase_begins(self, phase, done):
+        self.now = (self.now[0], phase.name)
+
+    def step_ends(self, done, snapshot):
+        if self.now == self.where and done == self.step:
+            raise Interrupted
+
+
+def figures(result):
+    keys = ("metrics", "accuracy_matrix", "class_order", "upper_bound", "data_fingerprint", "config", "ledger")
+    return {key: result[key] for key in keys}
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [(e["task"], e["phase"], e["epoch"], e["losses"]) for e in lines if e["event"] == "epoch"]
+
+
+def assert_same_run(a, b):
+    assert weights(a).keys() == weights(b).keys()
+    for name, value in weights(a).items():
+        assert torch.equal(value, weights(b)[name]), name
+    assert losses(a) == losses(b)
+    ours, theirs = (np.load(folder / "tasks" / "02" / "predictions.npz") for folder in (a, b))
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ("label", "top", "local") if name in ours)
+
+
+def test_a_run_leaves_what_the_design_promises(tiny, tmp_path):
+    result = execute(tiny("abd", THREE), tmp_path / "run", command="reverie run x")
+    folder = tmp_path / "run"
+    assert sorted(e.name for e in folder.iterdir() if e.name != ".lock") == [
+        "config.yaml",
+        "events.jsonl",
+        "model",
+        "result.json",
+        "tasks",
+    ]
+    assert sorted(e.name for e in (folder / "tasks" / "02").iterdir()) == ["dreams.png", "predictions.npz"]
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert result["schema"] == 1
+    assert result["sessions"][0]["command"] == "reverie run x"
+    assert {"torch", "python", "cpu", "threads", "commit"} <= result["sessions"][0]["environment"].keys()
+    assert result["seconds"]["by_part"].keys() == {"learn", "evaluate", "dream"}
+    assert result["peak_memory_bytes"] > 10**7
+    assert result["ledger"][-1]["kept_bytes"] == 0
+    assert len(result["class_order"]) == 6
+    learner = reverie.load(folder / "model")
+    assert learner.classifier.class_names == tuple(result["class_names"])
+
+
+def test_the_matrix_is_what_the_model_says(tiny, tmp_path, tiny_stream):
+    result = execute(tiny("base", THREE), tmp_path / "run")
+    learner = reverie.load(tmp_path / "run" / "model")
+    test = tiny_stream[:3].test()
+    right = (learner.predict(test).labels[:, 0] == test.labels).numpy()
+    task = (test.labels // 2).numpy()
+    assert result["accuracy_matrix"][2] == pytest.approx([right[task == j].mean() for j in range(3)])
+    assert result["accuracy_matrix"][0][1:] == [None, None]
+    assert result["metrics"]["final_accuracy"] == pytest.approx(right.mean())
+    assert result["metrics"]["accuracy_after"][-1] == result["metrics"]["final_accuracy"]
+    logits = torch.cat(list(learner.logits(test)))
+    own = [
+        (logits[i, 2 * task[i] : 2 * task[i] + 2].argmax() + 2 * task[i] == test.labels[i]).item()
+        for i in range(len(test))
+    ]
+    assert result["metrics"]["task_local_accuracy"] == pytest.approx(
+        [np.mean(np.array(own)[task == j]) for j in range(3)]
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_three_tasks(tiny, tmp_path, method):
+    result = execute(tiny(method, THREE), tmp_path / "run")
+    assert 0 <= result["metrics"]["final_accuracy"] <= 1
+    assert len(result["metrics"]["accuracy_after"]) == 3
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize(
+    ("method", "task", "phase", "step"),
+    [
+        ("base", 1, "learn", 3),
+        ("base", 2, "learn", 17),
+        ("lwf", 2, "learn", 35),
+        ("deepinversion", 3, "dream", 3),
+        ("abd", 2, "dream", 4),
+        ("abd", 2, "dream", 6),
+        ("abd", 2, "learn", 1),
+        ("abd", 3, "learn", 20),
+        ("joint", 2, "learn", 5),
+    ],
+)
+def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, method, task, phase, step, recipe):
+    config = tiny(method, THREE, recipe=recipe)
+    whole = execute(config, tmp_path / "a" / "run", checkpoint_seconds=1e9)
+    stop = StopAt(task, phase, step)
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "b" / "run", observer=stop, checkpoint_seconds=0)
+    again = execute(config, tmp_path / "b" / "run", checkpoint_seconds=1e9)
+    assert figures(whole) == figures(again)
+    assert len(again["sessions"]) == 2
+    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+
+
+@pytest.mark.parametrize(
+    "stops", [[(1, "learn", 5), (2, "dream", 2), (2, "learn", 9), (3, "dream", 5), (3, "learn", 30)]]
+)
+def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, stops):
+    config = tiny("abd", THREE)
+    execute(config, tmp_path / "a" / "run")
+    for task, phase, step in stops:
+        with pytest.raises(Interrupted):
+            execute(config, tmp_path / "b" / "run", observer=StopAt(task, phase, step), checkpoint_seconds=0)
+    execute(config, tmp_path / "b" / "run")
+    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+
+
+def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(tiny, tmp_path):
+    config = tiny("abd", THREE)
+    execute(config, tmp_path / "a" / "run")
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "b" / "run", observer=StopAt(2, "learn", 11), checkpoint_seconds=1e9)
+    execute(config, tmp_path / "b" / "run")
+    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+
+
+@pytest.mark.parametrize("method", ["base", "abd", "joint"])
+def test_a_run_stopped_between_the_last_task_and_the_result_still_has_its_model(tiny, tmp_path, method, monkeypatch):
+    config = tiny(method, "stream.take=2")
+    execute(config, tmp_path / "a" / "run")
+
+    def stop(*args):
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs._Run, "_finish", stop)
+        with pytest.raises(Interrupted):
+            execute(config, tmp_path / "b" / "run")
+    execute(config, tmp_path / "b" / "run")
+    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+
+
+def test_a_finished_run_is_recognised_and_not_made_again(tiny, tmp_path):
+    config = tiny("base", THREE)
+    first = execute(config, tmp_path / "run")
+    stamp = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
+    assert execute(config, tmp_path / "run", data="nowhere") == first
+    assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == stamp
+
+
+def test_another_configuration_is_refused_with_the_difference_and_nothing_changes(tiny, tmp_path):
+    execute(tiny("base", THREE), tmp_path / "run")
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    with pytest.raises(UserError) as refusal:
+        execute(tiny("lwf", THREE, "train.epochs=9"), tmp_path / "run")
+    message = str(refusal.value)
+    assert "train.epochs: 2 in the folder, 9 asked for" in message
+    assert "method.name: base in the folder, lwf asked for" in message
+    assert "--out" in message
+    assert {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()} == before
+
+
+def test_other_data_in_the_middle_of_a_run_are_refused(tmp_path, photos):
+    settings = [
+        "data.source=folder",
+        "stream.split=3",
+        "data.size=8",
+        "train.epochs=2",
+        "dream.steps=4",
+        "dream.width=8",
+    ]
+    config = runs.configure("digits-5", "base", settings=settings)
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "run", data=photos, observer=StopAt(1, "learn", 1), checkpoint_seconds=0)
+    (photos / "apple" / "1.png").unlink()
+    with pytest.raises(UserError, match="the data are not the same"):
+        execute(config, tmp_path / "run", data=photos)
+
+
+def test_a_folder_of_something_else_is_left_alone(tiny, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not a run folder"):
+        execute(tiny("base"), tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        execute(tiny("base"), tmp_path / "thesis.txt")
+
+
+def test_two_processes_do_not_work_in_one_folder(tiny, tmp_path):
+    folder = runs.RunFolder(tmp_path / "run")
+    with folder.lock(), pytest.raises(UserError, match="Another process"):
+        execute(tiny("base"), tmp_path / "run")
+
+
+def test_a_mistake_leaves_no_folder_behind(tiny, tmp_path):
+    config = runs.configure("cifar100-10", "abd")
+    with pytest.raises(UserError, match="CIFAR-100 is not under"):
+        execute(config, tmp_path / "run", data=tmp_path)
+    with pytest.raises(UserError, match="cannot be cut"):
+        execute(tiny("base", "stream.split=3"), tmp_path / "run")
+    with pytest.raises(UserError, match="only 10 classes"):
+        execute(tiny("base", "stream.classes=12"), tmp_path / "run")
+    with pytest.raises(UserError, match="unknown"):
+        execute(tiny("base"), tmp_path / "run", device="abacus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tiny, tmp_path):
+    config = tiny("base", THREE)
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "run", observer=StopAt(1, "learn", 3), checkpoint_seconds=0)
+    (tmp_path / "run" / "checkpoint" / "resting.pt").write_bytes(b"dust")
+    with pytest.raises(UserError, match=r"resting.pt is damaged"):
+        execute(config, tmp_path / "run")
+
+
+def test_what_a_killed_process_was_writing_is_cleared_away(tiny, tmp_path):
+    config = tiny("base", THREE)
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "run", observer=StopAt(2, "learn", 3), checkpoint_seconds=0)
+    (tmp_path / "run" / "checkpoint" / ".moving.pt-abc").write_bytes(b"half of it")
+    (tmp_path / "run" / "tasks" / ".model-xyz").mkdir()
+    execute(config, tmp_path / "run")
+    assert [e.name for e in (tmp_path / "run").rglob(".*")] == [".lock"]
+
+
+def test_on_wish_the_model_and_the_dreamer_of_every_task_are_kept(tiny, tmp_path, tiny_stream):
+    execute(tiny("abd", "stream.take=2", "keep=[models, dreamers]"), tmp_path / "run")
+    first = reverie.load(tmp_path / "run" / "tasks" / "01" / "model")
+    assert first.classifier.class_names == tiny_stream[0].names
+    assert (tmp_path / "run" / "tasks" / "02" / "dreamer.pt").is_file()
+
+
+# --- the upper bound and Omega
+
+
+def test_omega_refers_to_the_upper_bound_of_the_same_prefix(tiny, tmp_path):
+    without = execute(tiny("base", THREE), tmp_path / "base")
+    assert without["metrics"]["omega"] is None
+    bound = execute(tiny("joint", THREE), tmp_path / "joint")
+    assert bound["metrics"]["omega"] == pytest.approx(1)
+    assert bound["metrics"]["forgetting"] is None
+    again = execute(tiny("base", THREE), tmp_path / "base")  # finished, but now Omega can be told
+    ratios = [
+        a / b for a, b in zip(again["metrics"]["accuracy_after"], bound["metrics"]["accuracy_after"], strict=True)
+    ]
+    assert again["metrics"]["omega"] == pytest.approx(sum(ratios) / 3)
+    assert again["metrics"]["omega_up_to"][1] == pytest.approx(sum(ratios[:2]) / 2)
+    assert again["upper_bound"]["accuracy_after"] == bound["metrics"]["accuracy_after"]
+    assert json.loads((tmp_path / "base" / "result.json").read_text()) == again
+    assert execute(tiny("lwf", THREE), tmp_path / "lwf")["metrics"]["omega"] is not None
+
+
+def test_the_upper_bound_is_trained_once_and_found_by_other_splits(tiny, tmp_path):
+    """The prefix of four classes is the same in two tasks of two and in one of four."""
+    execute(tiny("joint", "stream.take=2"), tmp_path / "two")
+    entries = {e.name for e in (tmp_path / "upper-bounds").iterdir()}
+    assert len(entries) == 2
+    longer = execute(tiny("joint", "stream.split=4+3x2"), tmp_path / "four")
+    events = (tmp_path / "four" / "events.jsonl").read_text()
+    assert events.count('"found"') == 1
+    assert len(list((tmp_path / "upper-bounds").iterdir())) == 5
+    shorter = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert longer["metrics"]["accuracy_after"][0] == shorter["metrics"]["accuracy_after"][1]
+
+
+def test_another_seed_or_schedule_has_its_own_upper_bound(tiny, tmp_path):
+    execute(tiny("joint", "stream.take=2"), tmp_path / "joint")
+    assert execute(tiny("base", "stream.take=2", seed=1), tmp_path / "a")["metrics"]["omega"] is None
+    assert execute(tiny("base", "stream.take=2", "train.epochs=1"), tmp_path / "b")["metrics"]["omega"] is None
+
+
+def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_path):
+    first = execute(tiny("joint", "stream.take=2"), tmp_path / "x" / "joint")
+    shutil.rmtree(tmp_path / "x")
+    again = execute(tiny("joint", "stream.take=2"), tmp_path / "x" / "joint")
+    assert again["metrics"] == first["metrics"]
+
+
+def test_the_class_order_follows_the_seed(tiny, tmp_path):
+    import random
+
+    for seed in (0, 3):
+        order = list(range(10))
+        random.seed(seed)
+        random.shuffle(order)
+        result = execute(tiny("base", "stream.take=1", "train.epochs=1", seed=seed), tmp_path / str(seed))
+        assert result["class_order"] == order[:2]
+
+
+def test_an_own_folder_of_photographs_is_learned_and_normalised_by_its_first_task(tmp_path, photos):
+    settings = [
+        "data.source=folder",
+        "stream.split=3",
+        "data.size=8",
+        "train.epochs=3",
+        "dream.steps=4",
+        "dream.width=8",
+    ]
+    config = runs.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8"])
+    result = execute(config, tmp_path / "memory", data=photos)
+    assert len(result["metrics"]["accuracy_after"]) == 3
+    streamed = runs.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8", "data.storage=stream"])
+    assert execute(streamed, tmp_path / "disk", data=photos)["metrics"] == result["metrics"]
+    shape = reverie.load(tmp_path / "memory" / "model").classifier.preprocessing
+    assert len(shape.mean) == 3
+    assert all(0 < value < 1 for value in (*shape.mean, *shape.deviation))
+
+
+def test_configuration_on_disk_is_the_one_that_was_run(tiny, tmp_path):
+    config = tiny("base", "stream.take=1")
+    execute(config, tmp_path / "run")
+    stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    stored.pop("fingerprint")
+    assert reverie.Config.from_dict(stored) == config
+
+
+def test_top_five_counts_when_the_class_is_among_the_first_five(tiny, tmp_path):
+    result = execute(tiny("base", THREE, "evaluate.top=5"), tmp_path / "run")
+    predictions = np.load(tmp_path / "run" / "tasks" / "03" / "predictions.npz")
+    among = (predictions["top"] == predictions["label"][:, None]).any(1)
+    assert predictions["top"].shape[1] == 5
+    assert result["metrics"]["final_accuracy"] == pytest.approx(among.mean())
+    assert math.isclose(result["metrics"]["accuracy_after"][0], 1.0)  # two classes: always among five
