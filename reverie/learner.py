@@ -24,7 +24,7 @@ from reverie.nets.classifier import Classifier, Preprocessing
 
 
 @dataclass(frozen=True)
-class Progress:
+class Checkpoint:
     """How far a task had come when it was interrupted."""
 
     phase: int  # the phase it was in
@@ -66,10 +66,10 @@ class Learner:
         rows = classes if config.net.head == "all" else 0
         return cls(config, Classifier(backbone, preprocessing, config.seed, rows), device)
 
-    def learn(self, task: Task, observer: LearnerObserver | None = None, progress: Progress | None = None) -> None:
+    def learn(self, task: Task, observer: LearnerObserver | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Learn the task's classes beside those already known. Afterwards the task is closed.
 
-        With `progress`, go on where an earlier call was interrupted; `prepare` must have been called before.
+        With `checkpoint`, go on where an earlier call was interrupted; `prepare` must have been called before.
         """
         observer = observer or LearnerObserver()
         if task.first_label != self.classifier.seen:
@@ -79,11 +79,11 @@ class Learner:
         self.classifier.grow(task.names)
         for number, phase in enumerate(self.method.phases(task)):
             snapshot = None
-            if progress is not None and number < progress.phase:
-                continue  # trained before the interruption; what it made is in `progress.state`
-            if progress is not None and number == progress.phase:
-                self._load(progress.state)
-                snapshot = progress.snapshot
+            if checkpoint is not None and number < checkpoint.phase:
+                continue  # trained before the interruption; what it made is in `checkpoint.state`
+            if checkpoint is not None and number == checkpoint.phase:
+                self._load(checkpoint.state)
+                snapshot = checkpoint.snapshot
             else:
                 observer.phase_ready(number, self)
             seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
@@ -126,7 +126,7 @@ class Learner:
         self._load(state)
 
     def prepare(self, state: Mapping[str, Any], known: int) -> None:
-        """Take the shape of a state in which `known` classes were known; `learn` with progress brings the values."""
+        """Take the shape of a state in which `known` classes were known; `learn` then brings the values."""
         self.classifier.grow(state["classes"][self.classifier.seen : known])
         self.method.load_state_dict(state["method"])
 

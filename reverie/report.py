@@ -72,7 +72,8 @@ def accuracy_plot(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -
         axes.plot(tasks, values.mean(axis=0), color=colour, marker=marker, markersize=5, label=name)
         if len(values) > 1:
             axes.fill_between(tasks, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel="tasks learned", ylabel="accuracy on all classes seen (%)", title=title, ylim=(0, 102))
+    axes.set(xlabel="tasks learned", ylabel="accuracy on all classes seen (%)", ylim=(0, 102))
+    axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)

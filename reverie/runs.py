@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from reverie import config as configuration
-from reverie import disk, metrics, provenance
+from reverie import disk, provenance, results
 from reverie.config import Config, Recipe
 from reverie.data import sources
 from reverie.data.images import Dataset, pixel_statistics
@@ -25,18 +24,17 @@ from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
 from reverie.journal import Journal, RunFolder
-from reverie.learner import Learner, LearnerObserver, Progress
+from reverie.learner import Checkpoint, Learner, LearnerObserver
 from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
 from reverie.predictions import Predictions, judge
 from reverie.report import dream_sheet
+from reverie.results import SCHEMA, Result
 from reverie.upper_bound import UpperBounds
 
-SCHEMA = 1
 CHECKPOINT_SECONDS = 30.0
-Result = dict[str, Any]
 
 
 class RunObserver(LearnerObserver):
@@ -106,12 +104,13 @@ def execute(
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     if run_folder.finished:
-        return _with_omega(run_folder, config)
+        return results.refreshed(run_folder, config)
+    began = time.monotonic()
     observer = observer or RunObserver()
     where = find_device(device)
     stream = make_stream(config, sources.read(config.data, Path(data), observer.reading))
     fingerprint = stream.dataset.fingerprint()
-    run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds)
+    run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
     with run_folder.lock():  # not before everything that can be wrong has been looked at
         run_folder.claim(config, fingerprint)
         return run.go()
@@ -130,6 +129,7 @@ class _Run:
         observer: RunObserver,
         command: str,
         checkpoint_seconds: float,
+        began: float,
     ) -> None:
         self.config, self.folder, self.stream = config, folder, stream
         self.fingerprint, self.device, self.observer = fingerprint, device, observer
@@ -138,7 +138,7 @@ class _Run:
         self.preprocessing = _preprocessing(stream)
         self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
         self.learner = self._new_learner()
-        self.began = time.monotonic()
+        self.began = began
         self.session: dict[str, Any] = {
             "command": command,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -172,13 +172,13 @@ class _Run:
         self, learner: Learner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
     ) -> None:
         """Learn a task, from its beginning or from a checkpoint."""
-        progress = None
+        checkpoint = None
         if resting is not None and resting["phase"] is None:
             learner.load_state_dict(resting["learner"])
         elif resting is not None:
             learner.prepare(resting["learner"], known=task.first_label)
-            progress = Progress(resting["phase"], resting["learner"], snapshot)
-        learner.learn(task, _Several(self.journal, self.observer, self._keep_dreams(learner)), progress)
+            checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot)
+        learner.learn(task, _Several(self.journal, self.observer, self._keep_dreams(learner)), checkpoint)
 
     def _learn_everything(self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None) -> Learner:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
@@ -260,66 +260,20 @@ class _Run:
             "sessions": self.journal.sessions,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        result.update(_figures(self.folder, self.config, self.stream.sizes, self.stream.classes, self.fingerprint))
+        result.update(
+            results.figures(self.folder, self.config, self.stream.sizes, self.stream.classes, self.fingerprint)
+        )
         self.journal.event("run ends", metrics=result["metrics"])
         disk.write_json(self.folder.result, result)
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)
         return result
 
     def _new_learner(self) -> Learner:
-        return Learner.fresh(self.config, self.preprocessing, len(self.stream.classes), self.device)
+        return Learner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _figures(
-    folder: RunFolder, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
-) -> dict[str, Any]:
-    """The accuracy matrix and everything derived from it, with Omega where the upper bound is known."""
-    judged = [Predictions.from_bytes(folder.predictions(i).read_bytes()) for i in range(len(sizes))]
-    matrix = metrics.accuracy_matrix([p.right(config.evaluate.top) for p in judged], [p.tasks(sizes) for p in judged])
-    last, tasks = judged[-1], judged[-1].tasks(sizes)
-    assert last.local is not None
-    images = np.bincount(tasks, minlength=len(sizes)).tolist()
-    local = [float(np.equal(last.local, last.label)[tasks == j].mean()) for j in range(len(sizes))]
-    offline, keys = _upper_bound(UpperBounds(folder.path), config, sizes, classes, fingerprint)
-    figures = metrics.summarise(matrix, images, local, offline)
-    if config.method == "joint":  # a new network for each prefix: nothing was there to be forgotten
-        figures = replace(figures, forgetting=None, backward_transfer=None)
-    return {
-        "metrics": asdict(figures),
-        "accuracy_matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
-        "test_images": images,
-        "upper_bound": {"accuracy_after": offline, "keys": keys} if offline else None,
-    }
-
-
-def _upper_bound(
-    bounds: UpperBounds, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
-) -> tuple[list[float] | None, list[str]]:
-    ends = np.cumsum(sizes)
-    keys = [UpperBounds.key(config.reference, fingerprint, config.seed, classes[:end]) for end in ends]
-    accuracies = []
-    for key in keys:
-        if not bounds.find(key):
-            return None, keys
-        accuracies.append(bounds.predictions(key).accuracy(config.evaluate.top))
-    return (accuracies if min(accuracies) > 0 else None), keys
-
-
-def _with_omega(folder: RunFolder, config: Config) -> Result:
-    """A finished run's result. Omega is added when the upper bound has been trained since."""
-    result: Result = disk.read_json(folder.result)
-    if result["schema"] > SCHEMA:
-        raise UserError(f"{folder.result} was written by a newer reverie; please upgrade.")
-    if result["upper_bound"] is None:
-        found = _figures(folder, config, result["task_sizes"], result["class_order"], result["data_fingerprint"])
-        if found["upper_bound"] is not None:
-            result.update(found)
-            disk.write_json(folder.result, result)
-    return result
 
 
 def _preprocessing(stream: Stream) -> Preprocessing:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from reverie import cli
 from tests.conftest import TINY
@@ -161,6 +162,13 @@ def test_a_class_without_images_and_an_unreadable_folder_are_mistakes_too(reveri
         file.write_bytes(b"broken")
     code, _, err = reverie("run", "digits-5", *folder)
     assert (code, "'apple'" in err) == (2, True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_a_mistake(reverie, tmp_path):
+    code, _, err = reverie("run", "digits-5", "--device", "cuda")
+    assert (code, "--device cpu" in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_configuration_in_the_same_folder_is_refused_with_the_difference(reverie):

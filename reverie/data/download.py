@@ -8,13 +8,13 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from reverie.data.folder import Progress
 from reverie.data.sources import ARCHIVES, Archive
 from reverie.errors import UserError
 
-Progress = Callable[[int, int], None]
 BLOCK = 1 << 20
 
 

@@ -66,6 +66,7 @@ class Stream:
         if sum(sizes) > len(order):
             raise UserError(f"The tasks need {sum(sizes)} classes, but there are only {len(order)}.")
         self.dataset = dataset
+        self.classes_in_all = sum(sizes)  # also in a slice: of the stream that it was cut from
         self._places: tuple[_Place, ...] = ()
         first = 0
         for index, size in enumerate(sizes):
@@ -96,7 +97,7 @@ class Stream:
     def __getitem__(self, which: int | slice) -> Task | Stream:
         if isinstance(which, slice):
             part = Stream(self.dataset, (), ())
-            part._places = self._places[which]
+            part._places, part.classes_in_all = self._places[which], self.classes_in_all
             return part
         return self._task([self._places[which]])
 

@@ -135,6 +135,15 @@ def test_an_empty_class_a_missing_folder_and_a_flat_folder_are_errors(photos, tm
         read_folder(photos / "apple", size=16)
 
 
+def test_a_folder_that_may_not_be_read_is_an_error(photos, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(photos), "iterdir", refuse)
+    with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
+        read_folder(photos, size=16)
+
+
 def test_a_large_folder_stays_on_disk(photos, monkeypatch):
     from reverie.data import folder
     from reverie.data.images import DiskImages, MemoryImages

@@ -86,6 +86,7 @@ def test_a_slice_is_a_shorter_stream_with_its_own_tests():
     assert set(stream[1:].test().labels.tolist()) == {2, 3, 4, 5}
     assert stream[1:][0].names == stream[1].names
     assert stream[-1].index == 2
+    assert stream[:1].classes_in_all == 6
 
 
 def test_the_union_is_everything_so_far_as_one_task():

@@ -1,0 +1,68 @@
+"""From predictions on disk to the figures of `result.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from reverie import disk, metrics
+from reverie.config import Config
+from reverie.errors import UserError
+from reverie.journal import RunFolder
+from reverie.methods import find_method
+from reverie.methods.base import Keeps
+from reverie.predictions import Predictions
+from reverie.upper_bound import UpperBounds
+
+SCHEMA = 1
+Result = dict[str, Any]
+
+
+def figures(
+    folder: RunFolder, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
+) -> dict[str, Any]:
+    """The accuracy matrix and everything derived from it, with Omega where the upper bound is known."""
+    top = config.evaluate.top
+    judged = [Predictions.from_bytes(folder.predictions(i).read_bytes()) for i in range(len(sizes))]
+    matrix = metrics.accuracy_matrix([p.right(top) for p in judged], [p.tasks(sizes) for p in judged])
+    last, tasks = judged[-1], judged[-1].tasks(sizes)
+    assert last.local is not None
+    images = np.bincount(tasks, minlength=len(sizes)).tolist()
+    local = [float(np.equal(last.local, last.label)[tasks == j].mean()) for j in range(len(sizes))]
+    offline, keys = _upper_bound(UpperBounds(folder.path), config, sizes, classes, fingerprint)
+    summary = metrics.summarise(matrix, images, local, offline)
+    if find_method(config.method).keeps == Keeps.EVERYTHING:  # each network learns once: nothing could be forgotten
+        summary = replace(summary, forgetting=None, backward_transfer=None)
+    return {
+        "metrics": asdict(summary),
+        "accuracy_matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
+        "test_images": images,
+        "upper_bound": {"accuracy_after": offline, "keys": keys} if offline else None,
+    }
+
+
+def refreshed(folder: RunFolder, config: Config) -> Result:
+    """A finished run's result. Omega is added when the upper bound has been trained since."""
+    result: Result = disk.read_json(folder.result)
+    if result["schema"] > SCHEMA:
+        raise UserError(f"{folder.result} was written by a newer reverie; please upgrade.")
+    if result["upper_bound"] is None:
+        found = figures(folder, config, result["task_sizes"], result["class_order"], result["data_fingerprint"])
+        if found["upper_bound"] is not None:
+            result.update(found)
+            disk.write_json(folder.result, result)
+    return result
+
+
+def _upper_bound(
+    bounds: UpperBounds, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
+) -> tuple[list[float] | None, list[str]]:
+    """Its accuracy for every class prefix, if all of them are known, and the names under which they are kept."""
+    keys = [UpperBounds.key(config.reference, fingerprint, config.seed, classes[:end]) for end in np.cumsum(sizes)]
+    if not all(bounds.find(key) for key in keys):
+        return None, keys
+    accuracies = [bounds.predictions(key).accuracy(config.evaluate.top) for key in keys]
+    return (accuracies if min(accuracies) > 0 else None), keys
