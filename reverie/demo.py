@@ -27,7 +27,8 @@ def run_demo(seeds: Sequence[int], out: Path, device: str, console: Console, com
             with following(console, f"{method} seed {seed}") as progress:
                 results.append(runs.execute(config, folder, device=device, observer=progress, command=command))
     rows = tables.rows_of(results)
-    table = Table(*tables.COLUMNS, title=f"{PRESET}, seeds {', '.join(map(str, seeds))} (percent; mean ± deviation)")
+    which = f"seeds {', '.join(map(str, seeds))}: mean ± deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
+    table = Table(*tables.COLUMNS, title=f"{PRESET}, {which}, percent")
     for row in rows:
         table.add_row(*row.cells())
     console.print(table)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from reverie import runs
@@ -20,8 +21,17 @@ from reverie.config import Config
 from reverie.data import sources
 from reverie.data.stream import Stream
 
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+
 # digits, five tasks of two: seconds, not minutes. The networks are the real ones.
 TINY = ["data.size=8", "augment.crop=1", "train.epochs=2", "train.batch_size=16", "dream.steps=6", "dream.width=8"]
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> None:
+    """The same random numbers whenever a test is run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

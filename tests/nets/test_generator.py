@@ -24,12 +24,15 @@ def test_the_first_map_follows_the_rule(size, side, doublings):
 @settings(max_examples=25, deadline=None)
 @given(size=st.integers(4, 130), channels=st.sampled_from([1, 3]), width=st.sampled_from([2, 32]))
 def test_any_size_comes_out_with_zero_mean_and_unit_variance(size, channels, width):
-    images = Generator(size, channels, noise=5, width=width)(torch.randn(4, 5))
+    generator, painted = Generator(size, channels, noise=5, width=width), []
+    generator.leave.register_forward_pre_hook(lambda _, inputs: painted.append(inputs[0]))
+    images = generator(torch.randn(4, 5))
     assert images.shape == (4, channels, size, size)
     assert images.mean(dim=(0, 2, 3)).abs().max() < 1e-3
-    variance = images.var(dim=(0, 2, 3), correction=0)
-    assert variance.max() < 1.001
-    assert variance.min() > (0.9 if width == 32 else 0)  # a narrow, untrained one gives almost nothing to normalise
+    before, after = (x.var(dim=(0, 2, 3), correction=0) for x in (painted[0], images))
+    torch.testing.assert_close(
+        after, before / (before + 1e-5), rtol=1e-3, atol=1e-4
+    )  # one, but for BatchNorm's epsilon
 
 
 def test_inner_batchnorms_have_the_fields_odd_epsilon_and_the_others_the_usual():
