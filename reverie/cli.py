@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -121,9 +122,49 @@ def demo(
     from reverie import provenance
     from reverie.demo import run_demo
 
-    made = run_demo(_seeds(seeds), out, device, console, provenance.command_line())
+    made = run_demo(_numbers(seeds, "--seeds"), out, device, console, provenance.command_line())
     for file in made:
         console.print(f"  {file}", soft_wrap=True)
+
+
+@app.command(epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
+def bench(
+    preset: Preset = "cifar100-10",
+    methods: Annotated[str, typer.Option(help="Which methods.")] = "base,lwf,deepinversion,abd",
+    tasks: Annotated[str, typer.Option(help="Which tasks, counted from 1: does a step cost more later on?")] = "2,10",
+    modes: Annotated[
+        str, typer.Option(help="fp32, tf32 (both eager), captured, fast; the first is what the last is compared with.")
+    ] = "fp32,tf32,fast",
+    steps: Annotated[int, typer.Option(min=5, help="Steps to time in each phase.")] = 100,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    device: DeviceName = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
+) -> None:
+    """Measure the speed of a training step, by method, phase, task and mode of the engine.
+
+    Needs no data: images are noise of the right shape, which cost the same. On a GPU it compares plain fp32 with the
+    fast path; on a CPU there is but one path.
+    """
+    from reverie import bench as benchmark
+    from reverie import disk, provenance
+    from reverie.engine import find_device
+
+    where = find_device(device)
+    chosen = _choices(modes, benchmark.MODES, "--modes") if where.type == "cuda" else ["fp32"]
+    numbers = _numbers(tasks, "--tasks")
+    with console.status("") as status:
+        made = benchmark.measure(
+            preset, methods.split(","), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
+        )
+    header, rows = benchmark.rows(made, chosen)
+    table = Table(*header, box=None)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if out is not None:
+        facts = provenance.environment(where)
+        disk.write_json(out, benchmark.as_json(made, preset, steps, provenance.command_line(), facts))
+        console.print(f"{out}", soft_wrap=True)
 
 
 @app.command(epilog="Example: reverie run digits-5")
@@ -226,11 +267,18 @@ def _print_result(result: dict[str, Any], folder: Path) -> None:
     console.print(f"{folder / 'result.json'}", soft_wrap=True)
 
 
-def _seeds(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"--seeds wants numbers such as 0,1,2, not {text!r}.") from None
+        raise UserError(f"{option} wants numbers such as 0,1,2, not {text!r}.") from None
+
+
+def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
+    for part in (chosen := text.split(",")):
+        if part not in known:
+            raise UserError(f"{option} takes {', '.join(known)}, not {part!r}.")
+    return chosen
 
 
 def _leave(message: str, code: int) -> NoReturn:

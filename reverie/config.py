@@ -127,7 +127,11 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: networks in mixed precision; losses and dreams stay in fp32
+    """Not set: as is best for the device."""
+
+    precision: Literal["fp32", "tf32", "bf16"] | None = None  # bf16: networks in mixed precision, all else in single
+    capture: bool | None = None  # a training step as a CUDA graph
+    compile: bool | None = None  # networks and augmentation through torch.compile
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,7 @@ class Config:
         """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
         plain = self.as_dict()
         del plain["keep"], plain["reference"], plain["data"]["storage"], plain["evaluate"]["batch_size"]
+        del plain["engine"]["capture"], plain["engine"]["compile"]
         return plain
 
     def training_digest(self) -> str:

@@ -6,9 +6,11 @@ often as needed. docs/method.md, "The dreamer", has the equations.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +18,21 @@ from torch import Tensor, nn
 
 from reverie import losses, seeding
 from reverie.config import DreamConfig
-from reverie.data.feed import Batch, NoData
+from reverie.data.feed import NoData
+from reverie.fast import fusable
 from reverie.nets.classifier import Classifier
 from reverie.nets.generator import Generator
 from reverie.nets.resnet import batchnorm_layers
 from reverie.phase import Adam, OptimizerMemory, Phase
 
 log = logging.getLogger("reverie")
-Layer = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What the generator makes images of."""
+
+    values: Tensor
 
 
 class Dreamer:
@@ -45,6 +54,7 @@ class Dreamer:
         if not batchnorm_layers(teacher):
             raise ValueError("the classifier has no BatchNorm layers, whose statistics the dreamer needs")
         self.teacher, self.task = teacher, task
+        self.watched = watching_batchnorm(teacher)
 
     def phase(self) -> Phase:
         """The generator's training."""
@@ -54,22 +64,23 @@ class Dreamer:
             losses=self.losses,
             optimizer=Adam(self.config.lr),
             moves={"generator": self.generator},
-            rests=[self.teacher],
+            rests=[self.watched],
             steps=self.config.steps,
+            prepare=lambda batch, rng: Noise(self._noise(self.batch_size, rng)),
             memory=self.memory,
             full_precision=True,
             summary=self.coverage,
         )
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        images = self.generator(self._noise(self.batch_size, batch.rng))
-        with watching_batchnorm(self.teacher) as layers:
-            logits = self.teacher(images)
+    def losses(self, noise: Noise) -> Mapping[str, Tensor]:
+        images = self.generator(noise.values)
+        features, statistics = excite(self.watched, images)
+        logits = self.watched.head(features)[:, : self.watched.seen]
         weights = self.config
         return {
             "content": weights.content * losses.content(logits, weights.temperature),
             "diversity": weights.diversity * losses.diversity(logits),
-            "statistics": weights.statistics * losses.statistics(layers),
+            "statistics": weights.statistics * statistics,
             "prior": weights.prior * losses.smoothness(images, self.taps),
         }
 
@@ -123,19 +134,30 @@ class Dreamer:
         return torch.randn(count, self.config.noise, generator=rng, device=self.device)
 
 
-@contextmanager
-def watching_batchnorm(module: nn.Module) -> Iterator[list[Layer]]:
-    """Inside, every BatchNorm layer passed adds (mean, variance) of what came in and of what it remembers."""
-    seen: list[Layer] = []
+def watching_batchnorm(classifier: Classifier) -> Classifier:
+    """A twin with the very same tensors, whose BatchNorm layers note the statistics of what comes in.
 
-    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-        if layer.running_mean is not None and layer.running_var is not None:
-            seen.append((*losses.batch_statistics(inputs[0]), layer.running_mean, layer.running_var))
+    The classifier itself is left alone.
+    """
+    tensors = itertools.chain(classifier.parameters(), classifier.buffers())
+    twin = copy.deepcopy(classifier, {id(tensor): tensor for tensor in tensors})
+    for layer in batchnorm_layers(twin):
+        layer.register_forward_pre_hook(_note)
+    return twin
 
-    handles = [layer.register_forward_pre_hook(look) for layer in batchnorm_layers(module)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+
+def _note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+    assert layer.running_mean is not None and layer.running_var is not None
+    layer.met = (*losses.batch_statistics(inputs[0]), layer.running_mean, layer.running_var)  # type: ignore[assignment]
+
+
+@fusable
+def excite(watched: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Features, and the statistics loss: one pass."""
+    features = watched.features(images)
+    layers = batchnorm_layers(watched)
+    gap = losses.statistics([layer.met for layer in layers])  # type: ignore[misc]
+    for layer in layers:
+        layer.met = None  # type: ignore[assignment]
+    return features, gap

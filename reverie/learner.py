@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Learner:
         self.device = torch.device(device)
         self.classifier = classifier.to(self.device)
         self.method = find_method(config.method)(self.classifier, config, self.device)
-        self.engine = Engine(self.device, config.engine.precision)
+        self.engine = Engine(self.device, config.engine.precision, config.engine.capture, config.engine.compile)
         self.ledger: list[dict[str, Any]] = []  # what was learned from, and what was kept of it
 
     @classmethod
@@ -75,6 +76,14 @@ class Learner:
         if task.first_label != self.classifier.seen:
             raise ValueError(f"the task begins at class {task.first_label}, but {self.classifier.seen} are known")
         self._check_shape(task.images)
+        with self._memory_explained():
+            self._learn(task, observer, checkpoint)
+        self.method.end(task)
+        self._write_ledger(task)
+        self.classifier.eval()
+        task.close()
+
+    def _learn(self, task: Task, observer: LearnerObserver, checkpoint: Checkpoint | None) -> None:
         self.method.begin(task)
         self.classifier.grow(task.names)
         for number, phase in enumerate(self.method.phases(task)):
@@ -88,10 +97,17 @@ class Learner:
                 observer.phase_ready(number, self)
             seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             self.engine.run(phase, seed, observer, snapshot)
-        self.method.end(task)
-        self._write_ledger(task)
-        self.classifier.eval()
-        task.close()
+
+    @contextmanager
+    def _memory_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            train, dream = self.config.train.batch_size, self.config.dream.batch_size or self.config.train.batch_size
+            raise UserError(
+                f"The GPU's memory is full. Lower train.batch_size (now {train}) or dream.batch_size (now {dream}), "
+                "keep the images on disk (data.storage=stream), or see what else is using the GPU."
+            ) from None
 
     def logits(self, images: Images | Tensor, batch_size: int = 1000) -> Iterator[Tensor]:
         """Logits of all classes seen, batch by batch, for images or uint8 pixels [n, channels, side, side]."""
@@ -101,7 +117,7 @@ class Learner:
         normalise = Normaliser(shape.mean, shape.deviation, self.device)
         self.classifier.eval()
         for index in torch.arange(len(shown)).split(batch_size):
-            with torch.inference_mode():
+            with torch.inference_mode(), self.engine.arithmetic():
                 logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
             yield logits
 

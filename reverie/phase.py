@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from reverie.data.feed import Batch, Feed
@@ -47,17 +48,21 @@ class OptimizerMemory:
 class Phase:
     """Data, trainable parameters, schedule, losses.
 
-    `losses` maps a batch to named scalars, whose sum is minimised. It must not wait for the device: no `.item()`, no
-    shapes from data, no Python branching on tensors.
+    `prepare` makes of a batch what `losses` is computed from: whatever takes only what rests, such as a teacher's
+    answers, or random numbers. It runs without gradients, perhaps a step ahead and beside the step before, and returns
+    a dataclass of tensors. Its generator lives on the device and is seeded anew each epoch.
+    `losses` maps that, or the batch itself, to named scalars, whose sum is minimised.
+    Neither may wait for the device: no `.item()`, no shapes from data, no Python branching on tensors.
     """
 
     name: str
     feed: Feed
-    losses: Callable[[Batch], Mapping[str, Tensor]]
+    losses: Callable[[Any], Mapping[str, Tensor]]
     optimizer: SGD | Adam
     moves: Mapping[str, nn.Module]  # what changes; put into train mode, and saved inside a checkpoint
     epochs: int | None = None
     steps: int | None = None  # instead of epochs
+    prepare: Callable[[Batch, torch.Generator], Any] | None = None
     rests: Sequence[nn.Module] = ()  # what takes part unchanged; put into eval mode, after `moves`
     parameters: Sequence[nn.Parameter] | None = None  # what the optimizer steps; none: every parameter in `moves`
     memory: OptimizerMemory | None = None

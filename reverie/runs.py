@@ -253,6 +253,7 @@ class _Run:
                 "by_part": _sum_parts(self.journal.seconds),
                 "by_task": self.journal.seconds,
             },
+            "engine": self.learner.engine.switches(),
             "peak_memory_bytes": provenance.peak_memory(self.device),
             "ledger": learner.ledger,
             "data_fingerprint": self.fingerprint,

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from reverie.config import DreamConfig
-from reverie.data.feed import Batch
-from reverie.dream import Dreamer, watching_batchnorm
+from reverie.dream import Dreamer, Noise, watching_batchnorm
 from reverie.engine import Engine
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
@@ -31,15 +30,16 @@ def dreamer(classes: int = 3, config: DreamConfig = SMALL, batch: int = 5, seed:
     return Dreamer(teacher(classes), config, batch, seed, task)
 
 
-def batch(seed: int = 0) -> Batch:
-    return Batch(torch.empty(0), torch.empty(0), torch.Generator().manual_seed(seed))
+def noise(made: Dreamer, seed: int = 0) -> Noise:
+    phase = made.phase()
+    return phase.prepare(phase.feed.draw(), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_four_losses_are_those_of_the_paper(classes):
     made = dreamer(classes, batch=4)
-    losses = made.losses(batch())
+    losses = made.losses(noise(made))
     images = made.generator(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
     layers = batchnorm_layers(made.teacher)
     inputs: list[torch.Tensor] = []
@@ -78,16 +78,25 @@ def test_training_moves_the_generator_and_nothing_else():
 def test_no_hook_stays_behind():
     made = dreamer()
     Engine(torch.device("cpu")).run(made.phase(), 0)
-    with pytest.raises(ZeroDivisionError), watching_batchnorm(made.teacher):
-        _ = 1 / 0
     assert not any(layer._forward_pre_hooks for layer in batchnorm_layers(made.teacher))
 
 
 def test_every_batchnorm_layer_is_watched():
     made = dreamer()
-    with watching_batchnorm(made.teacher) as layers:
-        made.teacher(torch.randn(2, 1, 8, 8))
-    assert len(layers) == len(batchnorm_layers(made.teacher)) == 7
+    twin = watching_batchnorm(made.teacher)
+    images = torch.randn(2, 1, 8, 8)
+    assert torch.equal(twin(images), made.teacher(images))
+    assert len([layer for layer in twin.modules() if getattr(layer, "met", None)]) == 7
+    assert len(batchnorm_layers(made.teacher)) == 7
+
+
+def test_a_watched_twin_takes_no_memory_and_follows_its_model():
+    made = dreamer()
+    for a, b in zip(made.watched.state_dict().values(), made.teacher.state_dict().values(), strict=True):
+        assert a.data_ptr() == b.data_ptr()
+    made.teacher.load_state_dict(teacher(seed=5).state_dict())
+    images = torch.randn(2, 1, 8, 8)
+    assert torch.equal(made.watched(images), made.teacher(images))
 
 
 def test_dreams_depend_on_seed_task_and_teacher_and_on_nothing_else():

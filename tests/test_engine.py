@@ -8,7 +8,7 @@ from torch import nn
 
 from reverie.config import AugmentConfig
 from reverie.data.augment import Augmenter, Normaliser
-from reverie.data.feed import DeviceFeed, NoData, Source
+from reverie.data.feed import Batch, DeviceFeed, NoData, Source
 from reverie.data.images import MemoryImages
 from reverie.engine import Engine, Observer, find_device
 from reverie.errors import Diverged, UserError
@@ -30,10 +30,12 @@ def net(seed: int = 0) -> nn.Sequential:
 
 
 def phase(model: nn.Module, **changes) -> Phase:
+    def prepare(batch, rng):
+        return Batch(batch.images + 0.1 * torch.randn(batch.images.shape, generator=rng), batch.labels)
+
     def losses(batch):
-        noise = 0.1 * torch.randn(batch.images.shape, generator=batch.rng)
         return {
-            "ce": nn.functional.cross_entropy(model(batch.images + noise), batch.labels),
+            "ce": nn.functional.cross_entropy(model(batch.images), batch.labels),
             "decay": 1e-3 * sum(p.square().sum() for p in model.parameters()),
         }
 
@@ -41,6 +43,7 @@ def phase(model: nn.Module, **changes) -> Phase:
         "name": "learn",
         "feed": feed(),
         "losses": losses,
+        "prepare": prepare,
         "optimizer": SGD(0.1, schedule=Steps((1, 2), 0.1)),
         "moves": {"net": model},
         "epochs": 3,
@@ -131,10 +134,14 @@ def test_only_the_named_parameters_move_and_modes_are_as_said():
 def test_a_phase_counted_in_steps_ends_in_the_middle_of_an_epoch():
     model, seen = nn.Linear(2, 1), Recorder()
 
-    def losses(batch):
-        return {"x": model(torch.randn(4, 2, generator=batch.rng)).square().mean()}
+    def prepare(batch, rng):
+        return Batch(torch.randn(4, 2, generator=rng), batch.labels)
 
-    Engine(CPU).run(phase(model, losses=losses, feed=NoData(CPU, 10), epochs=None, steps=25), 0, seen)
+    def losses(batch):
+        return {"x": model(batch.images).square().mean()}
+
+    nothing = NoData(CPU, 10)
+    Engine(CPU).run(phase(model, losses=losses, prepare=prepare, feed=nothing, epochs=None, steps=25), 0, seen)
     assert seen.steps == 25
     assert len(seen.epochs) == 3
 
@@ -156,7 +163,7 @@ def test_after_each_epoch_and_at_the_end_the_phase_is_asked():
     model, calls, seen = net(), [], Recorder()
     Engine(CPU).run(phase(model, after_epoch=lambda: calls.append(1), summary=lambda: {"x": 3}), 0, seen)
     assert len(calls) == 3
-    assert seen.summary == {"x": 3}
+    assert seen.summary == {"x": 3, "setup_seconds": 0}
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_it():
@@ -218,7 +225,9 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
             inner.feed.begin(0, 0)
             inner.feed.advance()
             with NoReading():
-                sum(inner.losses(inner.feed.draw(torch.Generator())).values()).backward()
+                batch = inner.feed.draw()
+                prepared = inner.prepare(batch, torch.Generator()) if inner.prepare else batch
+                sum(inner.losses(prepared).values()).backward()
     with pytest.raises(AssertionError, match="waits"), NoReading():
         torch.ones(2).sum().item()
 

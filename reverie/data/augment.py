@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.config import AugmentConfig
+from reverie.fast import fusable
 
 DRAWS = 6
 _DOWN, _ACROSS, _FLIP, _BRIGHTNESS, _CONTRAST, _ORDER = range(DRAWS)
@@ -44,6 +45,7 @@ class Augmenter:
         self.config, self.normalise = config, normalise
         self.luma = torch.tensor(_LUMA, device=normalise.mean.device).view(1, 3, 1, 1)
 
+    @fusable
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
         images = pixels.float() / 255
         if self.config.brightness or self.config.contrast:

@@ -21,11 +21,10 @@ from reverie.seeding import generator
 
 @dataclass(frozen=True)
 class Batch:
-    """What a phase's losses are computed from. `rng` lives on the device and is seeded anew each epoch."""
+    """Images as the classifier takes them, and the class of each."""
 
     images: Tensor
     labels: Tensor
-    rng: torch.Generator
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ class Feed(Protocol):
     def advance(self) -> None:
         """What the host has to do before a step; nothing where all images are on the device."""
 
-    def draw(self, rng: torch.Generator) -> Batch:
-        """The next batch. Only tensor arithmetic."""
+    def draw(self) -> Batch:
+        """The next batch, or any after the epoch's last. Only tensor arithmetic."""
 
 
 class DeviceFeed:
@@ -99,11 +98,11 @@ class DeviceFeed:
     def advance(self) -> None:
         pass
 
-    def draw(self, rng: torch.Generator) -> Batch:
-        rows = self._step * self.batch_size + self._row
+    def draw(self) -> Batch:
+        rows = (self._step * self.batch_size + self._row) % len(self._order)
         self._step += 1
         index = self._order[rows]
-        return Batch(self.augment(self.pixels[index], self._draws[rows]), self.labels[index], rng)
+        return Batch(self.augment(self.pixels[index], self._draws[rows]), self.labels[index])
 
 
 class StreamingFeed:
@@ -134,8 +133,8 @@ class StreamingFeed:
         self._labels_now.copy_(labels)
         self._draws_now.copy_(draws)
 
-    def draw(self, rng: torch.Generator) -> Batch:
-        return Batch(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone(), rng)
+    def draw(self) -> Batch:
+        return Batch(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone())
 
     def _read_ahead(self, order: Tensor, draws: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         with ThreadPoolExecutor(self.AHEAD) as threads:
@@ -169,8 +168,8 @@ class NoData:
     def advance(self) -> None:
         pass
 
-    def draw(self, rng: torch.Generator) -> Batch:
-        return Batch(self._nothing, self._nothing, rng)
+    def draw(self) -> Batch:
+        return Batch(self._nothing, self._nothing)
 
 
 def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.device) -> Feed:

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
-from reverie.methods.dreaming import DreamReplay
+from reverie.methods.dreaming import DreamReplay, Replay
 from reverie.nets.resnet import set_batchnorm_momentum
 
 
@@ -39,9 +39,8 @@ class ABD(DreamReplay):
         every_row = self.classifier.head(self.classifier.features(batch.images))
         return {"cross_entropy": cross_entropy(every_row, batch.labels)}
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+    def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         assert self.teacher is not None
-        replay = self.replay(batch)
         features = self.classifier.features(replay.images)
         local = self.classifier.head(features[: replay.real])[:, : self.total]
         tuned = self.classifier.head(features.detach())  # moves the head alone
@@ -50,7 +49,7 @@ class ABD(DreamReplay):
         weights = task_weights(replay.labels, self.old, self.total)
         kd = weighted_feature_distillation(features, replay.taught_features, old_head)  # moves the backbone alone
         return {
-            "local_cross_entropy": new_share * local_cross_entropy(local, batch.labels, self.old),
+            "local_cross_entropy": new_share * local_cross_entropy(local, replay.labels[: replay.real], self.old),
             "fine_tuning": self.options.fine_tuning * cross_entropy(tuned, replay.labels, weights),
             "distillation": self.options.distillation * kd,
         }

@@ -6,7 +6,7 @@ A method is handed the current task, never the stream. It yields phases (`reveri
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,7 +68,7 @@ class Method:
         """The first task: nothing to forget yet."""
         return {"cross_entropy": cross_entropy(self.classifier(batch.images), batch.labels)}
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+    def losses(self, batch: Any) -> Mapping[str, Tensor]:
         """Named scalars whose sum is minimised, for every task but the first. Must not wait for the device."""
         return self.first_losses(batch)
 
@@ -83,7 +83,13 @@ class Method:
         """Between tasks: how much is kept besides the classifier."""
         return count_bytes(self.state_dict())
 
-    def learning(self, task: Task, losses: Callable[[Batch], Mapping[str, Tensor]], *rests: torch.nn.Module) -> Phase:
+    def learning(
+        self,
+        task: Task,
+        losses: Callable[[Any], Mapping[str, Tensor]],
+        rests: Sequence[torch.nn.Module] = (),
+        prepare: Callable[[Batch, torch.Generator], Any] | None = None,
+    ) -> Phase:
         """The usual phase: the whole classifier, SGD, the preset's schedule, the images of the task."""
         train = self.config.train
         return Phase(
@@ -94,11 +100,25 @@ class Method:
             moves={"classifier": self.classifier},
             rests=rests,
             epochs=train.epochs,
+            prepare=prepare,
         )
 
 
+@dataclass(frozen=True)
+class Taught:
+    """A batch, and what the teacher makes of it."""
+
+    images: Tensor
+    labels: Tensor
+    taught_features: Tensor
+    taught_logits: Tensor  # of the old classes
+
+
 class Distiller(Method):
-    """A method with a teacher: a frozen copy of the classifier from the end of the last task."""
+    """A method with a teacher: a frozen copy of the classifier from the end of the last task.
+
+    Its `losses` are computed from what `prepare` returns.
+    """
 
     teacher: Classifier | None = None
 
@@ -110,7 +130,17 @@ class Distiller(Method):
         if self.teacher is None:
             yield self.learning(task, self.first_losses)
         else:
-            yield self.learning(task, self.losses, self.teacher)
+            yield self.learning(task, self.losses, [self.teacher], self.prepare)
+
+    def prepare(self, batch: Batch, rng: torch.Generator) -> Taught:
+        """Everything that needs the teacher: one pass."""
+        return Taught(batch.images, batch.labels, *self.ask_teacher(batch.images))
+
+    def ask_teacher(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features, and logits of the old classes."""
+        assert self.teacher is not None
+        features = self.teacher.features(images)
+        return features, self.teacher.head(features)[:, : self.old]
 
     def end(self, task: Task) -> None:
         self.teacher = None  # the next one is a copy of the classifier as it is now

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reverie.data.feed import Batch
 from reverie.losses import cross_entropy, distillation, padded_distillation
-from reverie.methods.dreaming import DreamReplay
+from reverie.methods.dreaming import DreamReplay, Replay
 
 
 class LwFSynthetic(DreamReplay):
@@ -23,12 +22,11 @@ class LwFSynthetic(DreamReplay):
         distillation: float = 0.1  # its weight
         temperature: float = 2.0
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        replay = self.replay(batch)
+    def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         logits = self.classifier(replay.images)
         kd = distillation(logits[:, : self.old], replay.taught_logits, self.options.temperature)
         return {
-            "cross_entropy": cross_entropy(logits[: replay.real], batch.labels),
+            "cross_entropy": cross_entropy(logits[: replay.real], replay.labels[: replay.real]),
             "distillation": self.options.distillation * kd,
         }
 
@@ -45,9 +43,8 @@ class DeepInversion(DreamReplay):
         temperature: float = 2.0
         on_real: Literal["padded", "old"] = "padded"
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+    def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         options = self.options
-        replay = self.replay(batch)
         logits = self.classifier(replay.images)
         real, dreamed = logits[: replay.real], logits[replay.real :]
         taught, taught_dreamed = replay.taught_logits[: replay.real], replay.taught_logits[replay.real :]
@@ -57,7 +54,7 @@ class DeepInversion(DreamReplay):
             kd_real = distillation(real[:, : self.old], taught, options.temperature)
         kd_dreamed = padded_distillation(dreamed, taught_dreamed, options.temperature)
         return {
-            "cross_entropy": cross_entropy(real, batch.labels),
+            "cross_entropy": cross_entropy(real, replay.labels[: replay.real]),
             "distillation_real": options.distillation * kd_real,
             "distillation_dreamed": options.distillation * kd_dreamed,
         }

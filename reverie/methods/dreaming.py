@@ -7,30 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from reverie.config import Config
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
-from reverie.methods.base import Distiller, Keeps
+from reverie.methods.base import Distiller, Keeps, Taught
 from reverie.nets.classifier import Classifier
 from reverie.phase import Phase
 
 
 @dataclass(frozen=True)
-class Replay:
-    """A batch with as many dreams below its real images, and what the teacher makes of all of them."""
+class Replay(Taught):
+    """A batch with as many dreams below its real images. The label of a dream is the class the teacher sees in it."""
 
-    images: Tensor
-    labels: Tensor  # of a dream: the class that the teacher sees in it
-    taught_features: Tensor
-    taught_logits: Tensor
     real: int  # rows of real images; the rest are dreams
 
 
 class DreamReplay(Distiller):
-    """Two phases: the dreamer's training, then learning with `losses`, which begins with `self.replay(batch)`."""
+    """Two phases: the dreamer's training, then learning with `losses`, computed from a `Replay`."""
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
@@ -51,7 +46,7 @@ class DreamReplay(Distiller):
             yield from super().phases(task)
             return
         yield self.dreamer.phase()
-        yield self.learning(task, self.losses, self.teacher, self.dreamer.generator)
+        yield self.learning(task, self.losses, [self.teacher, self.dreamer.generator], self.prepare)
 
     def end(self, task: Task) -> None:
         super().end(task)
@@ -60,15 +55,13 @@ class DreamReplay(Distiller):
         elif self.dreamer is not None:
             self.dreamer.teach(self.classifier, task.index)  # lets go of the old teacher
 
-    def replay(self, batch: Batch) -> Replay:
+    def prepare(self, batch: Batch, rng: torch.Generator) -> Replay:
         """Real rows first, then as many dreams; one pass of the teacher over both."""
-        assert self.teacher is not None and self.dreamer is not None
+        assert self.dreamer is not None
         real = len(batch.images)
-        with torch.no_grad():
-            images = torch.cat([batch.images, self.dreamer.sample(real, batch.rng)])
-            features = self.teacher.features(images)
-            logits = self.teacher.head(features)[:, : self.old]
-            labels = torch.cat([batch.labels, logits[real:].argmax(dim=1)])
+        images = torch.cat([batch.images, self.dreamer.sample(real, rng)])
+        features, logits = self.ask_teacher(images)
+        labels = torch.cat([batch.labels, logits[real:].argmax(dim=1)])
         return Replay(images, labels, features, logits, real)
 
     def state_dict(self) -> dict[str, Any]:

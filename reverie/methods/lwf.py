@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from reverie.data.feed import Batch
 from reverie.losses import cross_entropy, distillation
-from reverie.methods.base import Distiller
+from reverie.methods.base import Distiller, Taught
 
 
 class LwF(Distiller):
@@ -23,12 +21,9 @@ class LwF(Distiller):
         distillation: float = 1.0  # its weight
         temperature: float = 2.0
 
-    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        assert self.teacher is not None
-        with torch.no_grad():
-            taught = self.teacher(batch.images)
+    def losses(self, batch: Taught) -> Mapping[str, Tensor]:
         logits = self.classifier(batch.images)
-        kd = distillation(logits[:, : self.old], taught, self.options.temperature)
+        kd = distillation(logits[:, : self.old], batch.taught_logits, self.options.temperature)
         return {
             "cross_entropy": cross_entropy(logits, batch.labels),
             "distillation": self.options.distillation * kd,

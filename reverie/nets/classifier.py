@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie import seeding
+from reverie.fast import fusable
 from reverie.nets.resnet import Backbone
 
 
@@ -49,7 +50,8 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias.to(self.bias)]))
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
+        with torch.autocast(features.device.type, enabled=False):  # small, and losses deserve exact logits
+            return F.linear(features, self.weight, self.bias)
 
 
 class Classifier(nn.Module):
@@ -82,9 +84,11 @@ class Classifier(nn.Module):
             self.head.grow(missing, seeding.generator(self.seed, "head", self.head.rows))
         self.class_names += tuple(names)
 
+    @fusable
     def features(self, images: Tensor) -> Tensor:
+        """In single precision, whatever the backbone computes in."""
         features: Tensor = self.backbone(images)
-        return features
+        return features.to(torch.promote_types(features.dtype, torch.float32))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images))[:, : self.seen]

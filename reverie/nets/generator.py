@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from reverie.fast import fusable
+
 # An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that
 # the generator computes, and every published result was made with it.
 INNER_EPSILON = 0.8
@@ -46,6 +48,7 @@ class Generator(nn.Module):
             nn.LeakyReLU(0.2),
         )
 
+    @fusable
     def forward(self, noise: Tensor) -> Tensor:
         maps = self.project(noise).view(-1, self.width, self.first_side, self.first_side)
         painted = self.paint(self.blocks(self.enter(maps)))

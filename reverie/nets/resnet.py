@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,7 +54,8 @@ class CifarResNet(Backbone):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.blocks(F.relu(self.bn(self.conv(images)))).mean(dim=(2, 3))
+        maps = self.blocks(F.relu(self.bn(self.conv(images))))
+        return maps.mean(dim=(2, 3), dtype=torch.promote_types(maps.dtype, torch.float32))
 
 
 class TorchvisionResNet18(Backbone):
@@ -84,7 +86,8 @@ def imagenet_resnet18(channels: int) -> Backbone:
 
 def batchnorm_layers(module: nn.Module) -> list[nn.Module]:
     """The layers whose running statistics remember what the training images were like."""
-    return [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+    return [layer for layer in layers if layer.running_mean is not None]
 
 
 def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:

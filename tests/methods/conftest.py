@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from reverie.data.stream import Task
 from reverie.learner import Learner
 from reverie.methods.base import Method
 from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.phase import Phase
 
 SIDE, ROWS = 8, 6
 
@@ -25,6 +27,7 @@ class Scene:
     """A classifier that knows `old` classes and learns `new` more, and one batch of images of the new ones."""
 
     method: Method
+    phase: Phase  # in which the new classes are learned
     old: int
     new: int
     images: Tensor
@@ -35,10 +38,19 @@ class Scene:
         return self.method.classifier
 
     def batch(self) -> Batch:
-        return Batch(self.images, self.labels, torch.Generator().manual_seed(7))
+        return Batch(self.images, self.labels)
+
+    def prepared(self) -> Any:
+        with torch.no_grad():
+            rng = torch.Generator().manual_seed(7)
+            return self.phase.prepare(self.batch(), rng) if self.phase.prepare else self.batch()
+
+    def losses(self) -> Mapping[str, Tensor]:
+        """As the engine has them computed, for the batch above."""
+        return self.phase.losses(self.prepared())
 
     def dreams(self) -> Tensor:
-        """Those that the method will see in `batch()`."""
+        """Those that the method sees in `losses()`."""
         return self.method.dreamer.sample(len(self.images), torch.Generator().manual_seed(7))
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
@@ -80,7 +92,7 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
             for module in phase.rests:
                 module.eval()
         images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
-        return Scene(learner.method, old, new, images, labels)
+        return Scene(learner.method, phase, old, new, images, labels)
 
     return make
 

@@ -34,7 +34,7 @@ def expected_losses(s, rows):
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_abd_is_its_three_losses(scene, old, new, recipe):
     s = scene("abd", old, new, recipe=recipe)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     expected = expected_losses(s, rows=9 if recipe == "released" else old + new)
     assert losses.keys() == expected.keys()
     for name, value in expected.items():
@@ -46,7 +46,7 @@ def test_abd_is_its_three_losses(scene, old, new, recipe):
 
 def test_each_term_moves_what_it_should(scene):
     s = scene("abd", 3, 2)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert s.moved_by(losses["local_cross_entropy"]) == {"backbone", "head row 3", "head row 4"}
     assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(5)}
     assert s.moved_by(losses["distillation"]) == {"backbone"}
@@ -54,7 +54,7 @@ def test_each_term_moves_what_it_should(scene):
 
 def test_in_the_released_recipe_fine_tuning_pushes_future_rows_too(scene):
     s = scene("abd", 3, 2, recipe="released")
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(9)}
     first = s.method.first_losses(s.batch())
     assert s.moved_by(first["cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(9))}
@@ -62,7 +62,7 @@ def test_in_the_released_recipe_fine_tuning_pushes_future_rows_too(scene):
 
 def test_with_one_new_class_the_backbone_learns_from_distillation_only(scene):
     s = scene("abd", 3, 1)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert losses["local_cross_entropy"].item() == 0
     assert s.moved_by(losses["local_cross_entropy"]) == set()
     assert s.moved_by(losses["distillation"]) == {"backbone"}
@@ -74,7 +74,7 @@ def test_one_pass_with_momentum_019_is_the_released_codes_two_updates(scene):
     layers = batchnorm_layers(s.classifier)
     before = [layer.running_mean.clone() for layer in layers]
     images = torch.cat([s.images, s.dreams()])
-    s.method.losses(s.batch())
+    s.losses()
     once = [layer.running_mean.clone() for layer in layers]
     for layer, mean in zip(layers, before, strict=True):
         layer.running_mean.copy_(mean)
@@ -91,7 +91,7 @@ def test_the_paper_recipe_updates_statistics_once(scene):
 
 def test_the_lambdas_scale_their_terms(scene):
     plain, scaled = scene("abd", 3, 2), scene("abd", 3, 2, "method.distillation=0.3", "method.fine_tuning=2")
-    a, b = plain.method.losses(plain.batch()), scaled.method.losses(scaled.batch())
+    a, b = plain.losses(), scaled.losses()
     torch.testing.assert_close(3 * a["distillation"], b["distillation"])
     torch.testing.assert_close(2 * a["fine_tuning"], b["fine_tuning"])
     torch.testing.assert_close(a["local_cross_entropy"], b["local_cross_entropy"])

@@ -28,7 +28,7 @@ def assert_same(s, losses, expected):
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_lwf_synthetic_distils_real_and_dreamed_alike_with_a_tenth(scene, old, new):
     s = scene("lwf-synthetic", old, new)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     logits, taught, real = look(s)
     assert_same(
         s,
@@ -43,7 +43,7 @@ def test_lwf_synthetic_distils_real_and_dreamed_alike_with_a_tenth(scene, old, n
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_deepinversion_pads_with_zeros_for_real_and_dreamed_by_the_paper(scene, old, new):
     s = scene("deepinversion", old, new)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     logits, taught, real = look(s)
     assert_same(
         s,
@@ -59,7 +59,7 @@ def test_deepinversion_pads_with_zeros_for_real_and_dreamed_by_the_paper(scene, 
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_deepinversion_distils_real_images_over_old_classes_in_the_released_recipe(scene, old, new):
     s = scene("deepinversion", old, new, recipe="released")
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     logits, taught, real = look(s)
     assert_same(
         s,
@@ -74,13 +74,13 @@ def test_deepinversion_distils_real_images_over_old_classes_in_the_released_reci
 
 def test_padded_distillation_pushes_the_new_rows_down(scene):
     s = scene("deepinversion", 3, 2)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert s.moved_by(losses["distillation_dreamed"]) == {"backbone", *(f"head row {i}" for i in range(5))}
 
 
 def test_a_dreams_label_is_what_the_teacher_sees_in_it(scene):
     s = scene("deepinversion", 3, 2)
-    replay = s.method.replay(s.batch())
+    replay = s.prepared()
     dreams = s.dreams()
     assert torch.equal(replay.images, torch.cat([s.images, dreams]))
     assert torch.equal(replay.labels[: replay.real], s.labels)

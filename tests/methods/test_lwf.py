@@ -9,7 +9,7 @@ from tests import by_hand
 @pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 2), (2, 1), (1, 1)])
 def test_lwf_is_cross_entropy_and_distillation_on_the_new_images(scene, old, new):
     s = scene("lwf", old, new)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     logits = s.classifier(s.images)
     with torch.no_grad():
         taught = s.method.teacher(s.images)
@@ -27,7 +27,7 @@ def test_lwf_is_cross_entropy_and_distillation_on_the_new_images(scene, old, new
 
 def test_lwf_distillation_does_not_touch_the_new_rows(scene):
     s = scene("lwf", 3, 2)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert s.moved_by(losses["distillation"]) == {"backbone", "head row 0", "head row 1", "head row 2"}
 
 

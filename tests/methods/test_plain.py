@@ -9,7 +9,7 @@ from tests import by_hand
 
 def test_base_is_cross_entropy_over_all_classes_seen(scene):
     s = scene("base", old=3, new=2)
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert list(losses) == ["cross_entropy"]
     logits = s.classifier.head(s.classifier.features(s.images))
     expected = by_hand.cross_entropy(logits, s.labels)
@@ -19,7 +19,7 @@ def test_base_is_cross_entropy_over_all_classes_seen(scene):
 
 def test_base_leaves_future_rows_alone_where_the_head_has_them(scene):
     s = scene("base", 3, 2, recipe="released")
-    losses = s.method.losses(s.batch())
+    losses = s.losses()
     assert s.classifier.head.rows == 9
     assert s.moved_by(losses["cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(5))}
 

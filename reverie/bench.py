@@ -1,0 +1,184 @@
+"""Speed, measured: milliseconds a step, by method, task, phase and mode of the engine. Needs no data set.
+
+Images are noise of the data set's shape and networks are untrained: neither changes what a step costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from reverie import runs
+from reverie.config import Config
+from reverie.data.images import Dataset, MemoryImages
+from reverie.data.stream import Stream
+from reverie.engine import Engine, Observer, Precision, Snapshot
+from reverie.errors import UserError
+from reverie.learner import Learner
+from reverie.nets.classifier import Preprocessing
+from reverie.phase import Phase
+
+SCHEMA = 1
+WARM_UP = 10  # steps that are not counted
+WINDOWS = 5  # the steps counted are cut into so many stretches, of which the median is taken
+
+SHAPES = {"digits": (10, 1, 8, 144), "cifar10": (10, 3, 32, 5000), "cifar100": (100, 3, 32, 500)}
+"""Of the data sets that can be measured: classes, channels, pixels a side, training images a class."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One setting of the engine's switches; what is not given is as is best for the device."""
+
+    name: str
+    precision: Precision | None = None
+    capture: bool | None = None
+    compile: bool | None = None
+
+
+MODES = {
+    "fp32": Mode("eager fp32", "fp32", False, False),
+    "tf32": Mode("eager TF32", "tf32", False, False),
+    "captured": Mode("captured bf16", None, None, False),
+    "fast": Mode("fast path"),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    method: str
+    task: int  # counted from 1
+    phase: str
+    mode: str
+    milliseconds: float  # a step
+    images_per_second: float  # real images learned, or dreams the generator was trained with
+    peak_memory_bytes: int | None
+    setup_seconds: float  # to compile and capture, once a phase
+
+
+def measure(
+    preset: str,
+    methods: Sequence[str],
+    tasks: Sequence[int],
+    modes: Sequence[str],
+    steps: int,
+    device: torch.device,
+    settings: Sequence[str] = (),
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Time `steps` steps of every phase of the given tasks (counted from 1)."""
+    made: list[Measurement] = []
+    for method in methods:
+        config = runs.configure(preset, method, settings=settings)
+        stream = runs.make_stream(config, noise(config))
+        wrong = [task for task in tasks if not 1 <= task <= len(stream)]
+        if wrong:
+            raise UserError(f"{preset} has tasks 1 to {len(stream)}, not {wrong[0]}.")
+        for mode in modes:
+            for task in tasks:
+                report(f"{method}, task {task}, {MODES[mode].name}")
+                made += _measure_task(config, stream, task - 1, MODES[mode], steps, device)
+    return made
+
+
+def noise(config: Config) -> Dataset:
+    """Images of nothing, in the shape of the preset's data set."""
+    if config.data.source not in SHAPES:
+        raise UserError(f"reverie bench knows the shapes of {', '.join(SHAPES)}, not of {config.data.source!r}.")
+    classes, channels, size, images = SHAPES[config.data.source]
+    size = config.data.size or size
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(images)
+    pixels = torch.randint(256, (len(labels), channels, size, size), generator=rng, dtype=torch.uint8)
+    train, names = MemoryImages(pixels, labels), tuple(str(label) for label in range(classes))
+    return Dataset("noise", train, train, names, ((0.5,) * channels, (0.25,) * channels))
+
+
+def _measure_task(
+    config: Config, stream: Stream, index: int, mode: Mode, steps: int, device: torch.device
+) -> list[Measurement]:
+    mean, deviation = stream.dataset.normalisation or ((), ())
+    shape = Preprocessing(stream.dataset.train.shape[1], mean, deviation)
+    learner = Learner.fresh(config, shape, stream.classes_in_all, device)
+    engine = Engine(device, mode.precision, mode.capture, mode.compile)
+    for earlier in range(index):
+        learner.classifier.grow(stream[earlier].names)
+    task = stream[index]
+    learner.method.begin(task)
+    learner.classifier.grow(task.names)
+    made = []
+    for phase in learner.method.phases(task):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        clock = _Clock(steps, device)
+        short = replace(phase, epochs=None, steps=WARM_UP + clock.window * WINDOWS, summary=None)
+        engine.run(short, seed=0, observer=clock)
+        images = phase.feed.batch_size or config.dream.batch_size or config.train.batch_size
+        made.append(
+            Measurement(
+                config.method,
+                index + 1,
+                phase.name,
+                mode.name,
+                round(1000 * clock.seconds_a_step, 4),
+                round(images / clock.seconds_a_step, 1),
+                torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+                clock.setup_seconds,
+            )
+        )
+    return made
+
+
+class _Clock(Observer):
+    """Looks at the time every so many steps, when the device is done with them."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self.device, self.window = device, max(1, steps // WINDOWS)
+        self.times: list[float] = []
+        self.setup_seconds = 0.0
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        if done >= WARM_UP and (done - WARM_UP) % self.window == 0:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.times.append(time.perf_counter())
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        self.setup_seconds = summary["setup_seconds"]
+
+    @property
+    def seconds_a_step(self) -> float:
+        return median(after - before for before, after in zip(self.times, self.times[1:], strict=False)) / self.window
+
+
+def rows(measurements: Sequence[Measurement], modes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """A table: milliseconds a step by mode, and how many times faster the last mode is than the first."""
+    names = [MODES[mode].name for mode in modes]
+    header = ["method", "phase", "task", *(f"{name}, ms" for name in names), "times faster", "images/s", "peak MiB"]
+    cells = []
+    for method, phase, task in dict.fromkeys((m.method, m.phase, m.task) for m in measurements):
+        by_mode = {m.mode: m for m in measurements if (m.method, m.phase, m.task) == (method, phase, task)}
+        first, last = by_mode[names[0]], by_mode[names[-1]]
+        memory = "–" if last.peak_memory_bytes is None else f"{last.peak_memory_bytes / 2**20:.0f}"
+        ratio = f"{first.milliseconds / last.milliseconds:.1f}" if len(names) > 1 else "–"
+        times = [f"{by_mode[name].milliseconds:.2f}" for name in names]
+        cells.append([method, phase, str(task), *times, ratio, f"{last.images_per_second:,.0f}", memory])
+    return header, cells
+
+
+def as_json(
+    measurements: Sequence[Measurement], preset: str, steps: int, command: str, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "preset": preset,
+        "steps": steps,
+        "command": command,
+        "environment": dict(environment),
+        "measurements": [asdict(measurement) for measurement in measurements],
+    }

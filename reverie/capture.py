@@ -1,0 +1,127 @@
+"""A phase's step as a CUDA graph: recorded once, then replayed without a word from Python.
+
+The graph holds two strands. One learns from the material at hand; the other, beside it, draws and prepares the next:
+that takes only what rests, so the order makes no difference to the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3  # steps before recording, in which libraries choose algorithms and compilers compile
+
+
+class Work(Protocol):
+    """What is to be captured: the two halves of a step, and the way back to where it began."""
+
+    rng: torch.Generator
+
+    def material(self) -> Any:
+        """Draw and prepare a batch."""
+
+    def learn(self, material: Any) -> None:
+        """One step of the optimizer."""
+
+    def rewind(self) -> Callable[[], None]:
+        """A function that puts everything that `learn` and `material` change back to what it is now, in place."""
+
+
+class CaptureFailed(Exception):
+    """The step cannot be captured. It can still be run."""
+
+
+class CapturedStep:
+    """Recorded when made. Afterwards everything is as it was before."""
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.device = work, device
+        self._main, self._aside = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._first, self._both = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self._rng_state = work.rng.get_state()
+        self._record()
+
+    def _record(self) -> None:
+        put_back = self.work.rewind()
+        self._main.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._main):
+            self._now = _copy_of(self.work.material())
+            for _ in range(WARM_UP):
+                self._forked()
+        torch.cuda.synchronize(self.device)
+        try:
+            with torch.cuda.stream(self._main), _no_waiting():
+                self._forked()
+            pool = torch.cuda.graph_pool_handle()
+            for graph in (self._first, self._both):
+                graph.register_generator_state(self.work.rng)
+            with torch.cuda.graph(self._first, pool, self._main, "thread_local"):
+                _fill(self._now, self.work.material())
+            with torch.cuda.graph(self._both, pool, self._main, "thread_local"):
+                self._forked()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise CaptureFailed(str(error).strip().splitlines()[0]) from error
+        finally:
+            torch.cuda.synchronize(self.device)
+            put_back()
+
+    def _forked(self) -> None:
+        here = torch.cuda.current_stream(self.device)
+        self._aside.wait_stream(here)
+        with torch.cuda.stream(self._aside):
+            following = self.work.material()
+        self.work.learn(self._now)
+        here.wait_stream(self._aside)
+        _fill(self._now, following)
+
+    def begin(self) -> None:
+        """Make the material of the epoch's first step."""
+        self._rng_state = self.work.rng.get_state()
+        self._first.replay()
+
+    def __call__(self) -> None:
+        """Learn from the material at hand, and make the next."""
+        self._rng_state = self.work.rng.get_state()
+        self._both.replay()
+
+    def rng_state(self) -> Tensor:
+        """The generator as it was before it made what has not been learned from yet."""
+        return self._rng_state
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._first.reset()
+        self._both.reset()
+        del self._now
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Inside, a step that waits for the device is refused, with a clearer message than capture would give."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _tensors(material: Any) -> dict[str, Tensor]:
+    fields = {field.name: getattr(material, field.name) for field in dataclasses.fields(material)}
+    return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+
+
+def _copy_of(material: Any) -> Any:
+    return dataclasses.replace(material, **{name: value.clone() for name, value in _tensors(material).items()})
+
+
+def _fill(into: Any, material: Any) -> None:
+    for name, value in _tensors(material).items():
+        getattr(into, name).copy_(value)

@@ -1,0 +1,74 @@
+"""Parts worth compiling are marked where they stand; an engine that compiles switches them over while it runs.
+
+A marked function is compiled once for each kind of input, and found again by later tasks: the head grows, but nothing
+that is marked depends on it. torch keeps what it compiled on disk between processes (TORCHINDUCTOR_CACHE_DIR).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger("reverie")
+_compiling = False
+_broken = False  # the compiler was tried, and failed
+
+
+def fusable(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function of modules and tensors as worth compiling."""
+    compiled: Callable[P, R] | None = None
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal compiled
+        if not _compiling or torch.compiler.is_compiling():  # inside another one, it is compiled with that
+            return function(*args, **kwargs)
+        if compiled is None:
+            compiled = _compile(function)
+        try:
+            return compiled(*args, **kwargs)
+        except _compiler_errors() as error:
+            _give_up(error)
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def compiling(on: bool) -> Iterator[None]:
+    """Inside, marked functions are compiled, or all run as they are written."""
+    global _compiling
+    before, _compiling = _compiling, on and not _broken
+    try:
+        yield
+    finally:
+        _compiling = before
+
+
+def _compile(function: Callable[P, R]) -> Callable[P, R]:
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit = 64  # kinds of input: by size of batch, precision, training or not
+    return torch.compile(function, dynamic=False)
+
+
+def _compiler_errors() -> type[Exception]:
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException
+
+
+def _give_up(error: Exception) -> None:
+    global _broken, _compiling
+    _broken, _compiling = True, False
+    cause = getattr(error, "inner_exception", error)
+    reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    log.warning("torch.compile does not work here, so nothing is compiled: %s", reason.strip())

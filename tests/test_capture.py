@@ -1,0 +1,235 @@
+"""The fast path computes what the reference computes. Only a GPU can show it: run with `pytest -m gpu`."""
+
+import copy
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from reverie import runs
+from reverie.bench import noise
+from reverie.engine import Engine, Observer, _Loop
+from reverie.errors import UserError
+from reverie.learner import Learner
+from reverie.nets.classifier import Preprocessing
+from reverie.phase import Phase
+
+pytestmark = pytest.mark.gpu
+
+METHODS = ["base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+TEACHER_CLASSES = 20
+
+
+@pytest.fixture(scope="module")
+def cuda() -> torch.device:
+    assert torch.cuda.is_available(), "these tests need a GPU"
+    return torch.device("cuda")
+
+
+def third_task(method: str, device: torch.device, *settings: str) -> tuple[Learner, list[Phase]]:
+    """The phases of the third of ten tasks of CIFAR-100, the images noise, the classifier a little trained."""
+    config = runs.configure("cifar100-10", method, settings=["dream.steps=50", *settings])
+    stream = runs.make_stream(config, noise(config))
+    learner = Learner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
+    learner.classifier.grow([*stream[0].names, *stream[1].names])
+    rng = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        learner.classifier.train()
+        for _ in range(20):  # running statistics of something
+            learner.classifier(torch.randn(64, 3, 32, 32, device=device, generator=rng))
+    task = stream[2]
+    learner.method.begin(task)
+    learner.classifier.grow(task.names)
+    with torch.no_grad():  # the student is not its teacher any more
+        for parameter in learner.classifier.parameters():
+            parameter *= 1 + 0.05 * torch.randn(parameter.shape, device=device, generator=rng)
+    return learner, list(learner.method.phases(task))
+
+
+def first_step(engine: Engine, phase: Phase) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses and the whole gradient of a phase's first step; everything is left as it was."""
+    with engine.arithmetic(), fast_compiling(engine):
+        loop = _Loop(engine, phase, seed=5, observer=Observer())
+        put_back = loop.rewind()
+        loop._set_up()
+        assert (loop.captured is not None) == engine.capture
+        loop._begin_epoch(0, 0)
+        loop._before_first()
+        loop._step(more=True)
+        losses = loop.sums.double().clone()
+        gradient = torch.cat([p.grad.double().flatten() for p in phase.trainable()])
+        put_back()
+        loop._tear_down()
+    return losses, gradient
+
+
+def fast_compiling(engine: Engine):
+    from reverie import fast
+
+    return fast.compiling(engine.compile)
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_captured_step_is_the_eager_step(cuda, method, precision):
+    _, phases = third_task(method, cuda)
+    for phase in phases:
+        losses, gradient = first_step(Engine(cuda, precision, capture=False, compile=False), phase)
+        captured = first_step(Engine(cuda, precision, capture=True, compile=False), phase)
+        figures = f"{distance(captured[0], losses):.1e} {distance(captured[1], gradient):.1e}"
+        print(f"{method} {phase.name} {precision}: {figures}")
+        assert ((captured[0] - losses).abs() <= 1e-4 * losses.abs()).all()
+        assert distance(captured[1], gradient) <= 1e-4
+
+
+@pytest.mark.parametrize("method", ["lwf", "abd"])
+def test_compiling_changes_rounding_only(cuda, method):
+    _, phases = third_task(method, cuda)
+    for phase in phases:
+        losses, gradient = first_step(Engine(cuda, "fp32", capture=False, compile=False), phase)
+        compiled = first_step(Engine(cuda, "fp32", capture=True, compile=True), phase)
+        print(f"{method} {phase.name}: {distance(compiled[0], losses):.1e} {distance(compiled[1], gradient):.1e}")
+        assert ((compiled[0] - losses).abs() <= 1e-4 * losses.abs()).all()
+        assert distance(compiled[1], gradient) <= 1e-3  # sums of many numbers, in another order
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_fast_path_agrees_with_fp32(cuda, method):
+    _, phases = third_task(method, cuda)
+    for phase in phases:
+        losses, gradient = first_step(Engine(cuda, "fp32", capture=False, compile=False), phase)
+        quick = first_step(Engine(cuda), phase)
+        cosine = float(nn.functional.cosine_similarity(quick[1], gradient, dim=0))
+        print(f"{method} {phase.name}: losses {((quick[0] - losses) / losses).abs().tolist()} cosine {cosine:.5f}")
+        assert ((quick[0] - losses).abs() <= 0.01 * losses.abs()).all()
+        assert cosine >= 0.98
+
+
+class Stop(Observer):
+    def __init__(self, after: int | None = None) -> None:
+        self.after, self.saved, self.epochs = after, None, []
+
+    def step_ends(self, done, snapshot):
+        if done == self.after:
+            self.saved = copy.deepcopy(snapshot())
+            raise KeyboardInterrupt
+
+    def epoch_ends(self, epoch, lr, losses):
+        self.epochs.append((lr, *losses.values()))
+
+
+def weights(phase: Phase) -> torch.Tensor:
+    return torch.cat([parameter.detach().double().flatten() for parameter in phase.trainable()])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_many_captured_steps_follow_the_eager_ones(cuda, number):
+    """Warming up leaves no trace; the schedule, the feed and the generator go on from step to step."""
+    settings = ["train.lr=0.001", "train.milestones=[1]", "dream.lr=0.00001"]
+    ends, curves = [], []
+    for capture in (False, True):
+        phase = third_task("abd", cuda, *settings)[1][number]
+        phase = replace(phase, epochs=None, steps=phase.feed.steps_per_epoch + 5, summary=None)
+        seen = Stop()
+        Engine(cuda, "fp32", capture, compile=False).run(phase, 3, seen)
+        ends.append(weights(phase))
+        curves.append(torch.tensor(seen.epochs))
+    torch.testing.assert_close(curves[1], curves[0], rtol=1e-3, atol=1e-5)
+    assert distance(ends[1], ends[0]) < 1e-4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("after", [3, 39, 100])
+def test_a_captured_phase_goes_on_where_it_was_stopped(cuda, number, after):
+    def make():
+        phase = third_task("abd", cuda, "train.lr=0.001", "dream.lr=0.00001")[1][number]
+        return replace(phase, epochs=None, steps=after + 4, summary=None)
+
+    engine = Engine(cuda, "fp32", capture=True, compile=False)
+    whole = make()
+    engine.run(whole, 3)
+    seen = Stop(after)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(make(), 3, seen)
+    second = make()
+    engine.run(second, 3, start=seen.saved)
+    assert distance(weights(second), weights(whole)) < 1e-5
+
+
+def test_a_step_that_waits_for_the_device_runs_uncaptured_and_says_so(cuda, caplog):
+    def make(capture):
+        _, (phase,) = third_task("base", cuda, "train.lr=0.001")
+        losses = phase.losses
+
+        def waiting(batch):
+            found = losses(batch)
+            assert found["cross_entropy"].item() >= 0
+            return found
+
+        phase = replace(phase, losses=waiting, epochs=None, steps=5)
+        with caplog.at_level(logging.WARNING, "reverie"):
+            Engine(cuda, "fp32", capture, compile=False).run(phase, 3)
+        return weights(phase)
+
+    eager = make(False)
+    assert not caplog.records
+    assert distance(make(True), eager) < 1e-5
+    assert len(caplog.records) == 1
+    assert "runs uncaptured" in caplog.text
+    _, (phase,) = third_task("base", cuda)  # and the next phase is captured again
+    first_step(Engine(cuda, capture=True, compile=False), phase)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_waits_for_the_device(cuda, method):
+    _, phases = third_task(method, cuda)
+    for phase in phases:
+        loop = _Loop(Engine(cuda, capture=False, compile=False), phase, seed=0, observer=Observer())
+        loop._begin_epoch(0, 0)
+        loop.learn(loop.material())
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            loop.learn(loop.material())
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_memory_is_given_back_after_each_phase(cuda):
+    used = []
+    for _ in range(4):
+        learner, phases = third_task("abd", cuda)
+        for phase in phases:
+            Engine(cuda, compile=False).run(replace(phase, epochs=None, steps=3, summary=None), 0)
+        del learner, phases, phase
+        torch.cuda.empty_cache()
+        used.append(torch.cuda.memory_reserved())
+    assert used[3] <= used[1] + 2**20
+
+
+def test_too_little_memory_is_said_with_what_to_lower(cuda, tiny, tiny_stream):
+    learner = Learner.fresh(tiny("base", "train.batch_size=200"), Preprocessing(8, (0.3,), (0.4,)), 10, cuda)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        with pytest.raises(UserError, match=r"train\.batch_size"):
+            learner.learn(tiny_stream[0])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_digits_are_learned_on_the_gpu_as_on_the_cpu(cuda, tmp_path):
+    settings = ["stream.take=2", "dream.steps=200", "train.epochs=10", "train.milestones=[6,8]"]
+    config = runs.configure("digits-5", "abd", settings=settings)
+    result = runs.execute(config, tmp_path / "gpu", device="cuda")
+    reference = runs.execute(config, tmp_path / "cpu", device="cpu")
+    a, b = result["metrics"]["accuracy_after"], reference["metrics"]["accuracy_after"]
+    print(a, b)
+    assert abs(a[0] - b[0]) < 0.06
+    assert abs(a[1] - b[1]) < 0.15
+    assert result["engine"] == {"precision": "bf16", "capture": True, "compile": True}
