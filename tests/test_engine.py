@@ -244,3 +244,54 @@ def test_devices():
 def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
     with pytest.raises(UserError, match="--device cpu"):
         find_device("cuda")
+
+
+class AStepAhead:
+    """What a captured step does, without a graph: it makes its material one step ahead."""
+
+    def __init__(self, work, device):
+        self.work, self.before = work, None
+        put_back = work.rewind()
+        work.learn(work.material())  # warming up
+        put_back()
+
+    def begin(self):
+        self.before = self.work.rng.get_state()
+        self.now = self.work.material()
+
+    def __call__(self):
+        self.work.learn(self.now)
+        self.begin()
+
+    def rng_state(self):
+        return self.before
+
+    def release(self):
+        self.now = None
+
+
+@pytest.mark.parametrize("stop_after", [None, 1, 4, 5, 6, 12])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer):
+    monkeypatch.setattr("reverie.engine.CapturedStep", AStepAhead)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    whole, seen_whole = net(), Recorder()
+    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    ahead = Engine(CPU)
+    ahead.capture = True
+    model, seen, rest = net(), Recorder(stop_after), Recorder()
+    if stop_after is None:
+        ahead.run(phase(model, optimizer=optimizer), 7, seen)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            ahead.run(phase(model, optimizer=optimizer), 7, seen)
+        model = net(seed=99)
+        ahead.run(phase(model, optimizer=optimizer), 7, rest, start=seen.saved)
+    assert seen.epochs + rest.epochs == seen_whole.epochs
+    for a, b in zip(state(whole), state(model), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_capture_without_a_gpu_is_a_persons_mistake():
+    with pytest.raises(UserError, match=r"engine\.capture"):
+        Engine(CPU, capture=True)
