@@ -69,7 +69,7 @@ class Engine:
 
     def run(self, phase: Phase, seed: int, observer: Observer | None = None, start: Snapshot | None = None) -> None:
         """Train. `seed` belongs to (run, task, phase); `start` is a snapshot of the same phase to go on from."""
-        with self.arithmetic(), fast.compiling(self.compile):
+        with self.arithmetic(tuned=self.capture), fast.compiling(self.compile):
             _Loop(self, phase, seed, observer or Observer()).run(start)
 
     def switches(self) -> dict[str, Any]:
@@ -81,20 +81,23 @@ class Engine:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     @contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Inside, products of single-precision numbers are as exact as `precision` says."""
+    def arithmetic(self, tuned: bool = False) -> Iterator[None]:
+        """Inside, products of single-precision numbers are as exact as `precision` says.
+
+        `tuned`: the fastest convolution is tried out for every shape, which takes a while and pays in many equal steps.
+        """
         if not self.on_gpu:
             yield
             return
-        rounded = self.precision != "fp32"
-        products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        cudnn, rounded = torch.backends.cudnn, self.precision != "fp32"
+        before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
         torch.set_float32_matmul_precision("high" if rounded else "highest")
-        torch.backends.cudnn.allow_tf32 = rounded
+        cudnn.allow_tf32, cudnn.benchmark = rounded, tuned
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(products)
-            torch.backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(before[0])
+            cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
 class _Loop:
@@ -266,6 +269,7 @@ class _Loop:
             "done": self.done,
             "names": list(self.names),
             "sums": self.sums.clone() if self.sums is not None else None,
+            "device": self.engine.device.type,
             "rng": self.captured.rng_state() if self.captured is not None else self.rng.get_state(),
             "optimizer": self.optimizer.state_dict(),
             "moves": {name: module.state_dict() for name, module in self.phase.moves.items()},
@@ -275,8 +279,11 @@ class _Loop:
         for name, module in self.phase.moves.items():
             module.load_state_dict(start["moves"][name])
         _load_optimizer(self.optimizer, start["optimizer"])
-        self.rng.set_state(start["rng"])
         self.done, self.names = start["done"], tuple(start["names"])
+        if start["device"] == self.engine.device.type:
+            self.rng.set_state(start["rng"])
+        else:  # moved to another kind of device, whose numbers are others in any case
+            self.rng.manual_seed(derive(self.seed, "moved", self.done))
         self.sums = start["sums"].to(self.engine.device) if start["sums"] is not None else None
 
 

@@ -57,7 +57,7 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = 64  # kinds of input: by size of batch, precision, training or not
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, dynamic=False, options={"combo_kernels": True})  # many small sums, in one go
 
 
 def _compiler_errors() -> type[Exception]:

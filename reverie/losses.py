@@ -6,12 +6,15 @@ so that sums over many numbers are made in single precision.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from reverie.fast import fusable
 
 STATISTICS_EPSILON = 1e-8
 PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belongs to finite
@@ -53,7 +56,9 @@ def weighted_feature_distillation(student: Tensor, teacher: Tensor, head: Tensor
 
     Mean of squares over rows and old classes. The head's bias would cancel: only its weight [classes, features] counts.
     """
-    return F.linear(_wide(student) - _wide(teacher), _wide(head)).square().mean()
+    moved = _wide(student) - _wide(teacher)
+    with torch.autocast(moved.device.type, enabled=False):
+        return F.linear(moved, _wide(head)).square().mean()
 
 
 def _soft_cross_entropy(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
@@ -97,6 +102,7 @@ def batch_statistics(activations: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
+@fusable
 def smoothness(images: Tensor, taps: Tensor) -> Tensor:
     """Mean squared difference between images and their blur: neighbours in a picture are alike (eq. 6)."""
     return F.mse_loss(images, blur(images, taps))
@@ -104,11 +110,15 @@ def smoothness(images: Tensor, taps: Tensor) -> Tensor:
 
 def blur(images: Tensor, taps: Tensor) -> Tensor:
     """Gaussian blur with reflected borders, down and across in turn."""
-    channels, reach = images.shape[1], len(taps) // 2
+    reach = len(taps) // 2
     padded = F.pad(images, (reach, reach, reach, reach), mode="reflect")
-    down = taps.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
-    across = taps.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
-    return F.conv2d(F.conv2d(padded, down, groups=channels), across, groups=channels)
+    return _slid(_slid(padded, taps, dim=2), taps, dim=3)
+
+
+def _slid(images: Tensor, taps: Tensor, dim: int) -> Tensor:
+    """A convolution in one direction, the same for all channels, as a sum of shifted images."""
+    length = images.shape[dim] - len(taps) + 1
+    return functools.reduce(torch.add, (taps[i] * images.narrow(dim, i, length) for i in range(len(taps))))
 
 
 def blur_taps(device: torch.device | str = "cpu") -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from reverie import runs
+from reverie import fast, runs
 from reverie.bench import noise
 from reverie.engine import Engine, Observer, _Loop
 from reverie.errors import UserError
@@ -50,7 +50,7 @@ def third_task(method: str, device: torch.device, *settings: str) -> tuple[Learn
 
 def first_step(engine: Engine, phase: Phase) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses and the whole gradient of a phase's first step; everything is left as it was."""
-    with engine.arithmetic(), fast_compiling(engine):
+    with engine.arithmetic(), fast.compiling(engine.compile):
         loop = _Loop(engine, phase, seed=5, observer=Observer())
         put_back = loop.rewind()
         loop._set_up()
@@ -63,12 +63,6 @@ def first_step(engine: Engine, phase: Phase) -> tuple[torch.Tensor, torch.Tensor
         put_back()
         loop._tear_down()
     return losses, gradient
-
-
-def fast_compiling(engine: Engine):
-    from reverie import fast
-
-    return fast.compiling(engine.compile)
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from reverie.fast import fusable
+from reverie.nets.layers import AlignedConv2d, Double
 
 # An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that
 # the generator computes, and every published result was made with it.
@@ -36,13 +37,13 @@ class Generator(nn.Module):
         self.project = nn.Linear(noise, self.width * self.first_side**2)
         self.enter = nn.BatchNorm2d(self.width)
         self.blocks = nn.Sequential(*(self._block(a, b) for a, b in pairwise(widths)))
-        self.paint = nn.Sequential(nn.Conv2d(narrow, channels, 3, padding=1), nn.Tanh())
+        self.paint = nn.Sequential(AlignedConv2d(narrow, channels, 3, padding=1), nn.Tanh())
         self.leave = nn.BatchNorm2d(channels, affine=False)
 
     @staticmethod
     def _block(before: int, after: int) -> nn.Sequential:
         return nn.Sequential(
-            nn.Upsample(scale_factor=2),
+            Double(),
             nn.Conv2d(before, after, 3, padding=1),
             nn.BatchNorm2d(after, eps=INNER_EPSILON),
             nn.LeakyReLU(0.2),

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reverie.nets.layers import AlignedConv2d
+
 
 class Backbone(nn.Module):
     """Images in, `feature_dim` numbers an image out."""
@@ -40,7 +42,7 @@ class CifarResNet(Backbone):
     def __init__(self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)) -> None:
         super().__init__()
         self.feature_dim = widths[-1]
-        self.conv = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
+        self.conv = AlignedConv2d(channels, widths[0], 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(widths[0])
         stages: list[nn.Module] = []
         before = widths[0]
