@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reverie.dream import Dreamer
 
 SHEET_COLUMNS = 12
-SHEET_TILE = 48  # pixels a side, at least, so that small images can be seen
+SHEET_TILE = 48  # pixels a side, about, to which small images are enlarged
 SHEET_ROWS = 100
 # Told apart by colour-blind readers, too (Okabe and Ito), and by dashes and markers besides.
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2", "#F0E442")
@@ -39,7 +39,7 @@ def dream_sheet(dreamer: Dreamer) -> bytes:
 
 
 def _sheet(rows: Sequence[tuple[str, torch.Tensor]], size: int) -> bytes:
-    scale = max(1, -(-SHEET_TILE // size))
+    scale = max(1, SHEET_TILE // size)
     tile, gap, margin = size * scale, 2, 8
     font = ImageFont.load_default(size=14)
     text_width = max(int(font.getlength(name)) for name, _ in rows) + 2 * margin
@@ -84,5 +84,5 @@ def accuracy_plot(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -
 
 def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG", compress_level=3)  # dreams hardly shrink further, however long one tries
     return buffer.getvalue()
