@@ -59,20 +59,18 @@ def configure(
 ) -> Config:
     """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
 
-    def load(name: str, settings: Sequence[str]) -> Config:
-        cls = find_method(name)
+    def load(name: str, with_options: bool) -> Config:
         return configuration.load(
             preset,
             method=name,
-            options=cls.Options,
-            released=cls.released,
+            find=find_method,
             seed=seed,
             recipe=recipe,
             settings=settings,
+            with_options=with_options,
         )
 
-    chosen = load(method, settings)
-    upper_bound = load("joint", [setting for setting in settings if not setting.strip().startswith("method.")])
+    chosen, upper_bound = load(method, True), load("joint", False)
     return replace(chosen, reference=upper_bound.training_digest())
 
 
