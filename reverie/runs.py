@@ -133,7 +133,9 @@ class _Run:
         self.fingerprint, self.device, self.observer = fingerprint, device, observer
         self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
         self.bounds = UpperBounds(folder.path)
-        self.preprocessing = _preprocessing(stream)
+        self.preprocessing = shape = _preprocessing(stream)
+        taken_from_first_task = stream.dataset.normalisation is None
+        self.normalisation = [list(shape.mean), list(shape.deviation)] if taken_from_first_task else None
         self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
         self.learner = self._new_learner()
         self.began = began
@@ -182,7 +184,9 @@ class _Run:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
         learner = self._new_learner()
         prefix = self.stream[: index + 1]
-        key = UpperBounds.key(self.config.reference, self.fingerprint, self.config.seed, prefix.classes)
+        key = UpperBounds.key(
+            self.config.reference, self.fingerprint, self.config.seed, prefix.classes, self.normalisation
+        )
         last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
         found = self.bounds.find(key)
         if found and not last:
@@ -255,13 +259,12 @@ class _Run:
             "peak_memory_bytes": provenance.peak_memory(self.device),
             "ledger": learner.ledger,
             "data_fingerprint": self.fingerprint,
+            "normalisation": self.normalisation,
             "config": self.config.as_dict(),
             "sessions": self.journal.sessions,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        result.update(
-            results.figures(self.folder, self.config, self.stream.sizes, self.stream.classes, self.fingerprint)
-        )
+        result.update(results.figures(self.folder, self.config, result))
         self.journal.event("run ends", metrics=result["metrics"])
         disk.write_json(self.folder.result, result)
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)
