@@ -111,6 +111,8 @@ def execute(
     run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
     with run_folder.lock():  # not before everything that can be wrong has been looked at
         run_folder.claim(config, fingerprint)
+        if run_folder.finished:  # by another process, while this one was reading the data
+            return results.refreshed(run_folder, config)
         return run.go()
 
 
