@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -31,7 +32,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 
 
 class RecipeName(StrEnum):
@@ -282,12 +283,14 @@ def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
+    Console(stderr=True, highlight=False, markup=False, emoji=False).print(message, soft_wrap=True)
     sys.exit(code)
 
 
 def main() -> None:
     """Run the command; a person's mistake ends in a message and exit code 2, never in a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
         app()
     except UserError as error:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from reverie.errors import UserError, did_you_mean
+from reverie.errors import UserError, did_you_mean, explaining
 
 Recipe = Literal["paper", "released"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
@@ -29,7 +31,7 @@ RECIPES: tuple[Recipe, ...] = get_args(Recipe)
 RELEASED: dict[str, Any] = {"net": {"head": "all"}, "dream": {"life": "carried"}}
 
 
-def _check(right: bool, key: str, value: Any, wanted: str) -> None:
+def check(right: bool, key: str, value: Any, wanted: str) -> None:
     if not right:
         raise UserError(f"{key} must be {wanted}, not {value!r}.")
 
@@ -42,8 +44,8 @@ class DataConfig:
     storage: Literal["auto", "memory", "stream"] = "auto"  # decoded once into memory, or from disk batch by batch
 
     def __post_init__(self) -> None:
-        _check(self.size is None or self.size >= 4, "data.size", self.size, "at least 4 pixels")
-        _check(0 < self.holdout < 1, "data.holdout", self.holdout, "between 0 and 1")
+        check(self.size is None or self.size >= 4, "data.size", self.size, "at least 4 pixels")
+        check(0 < self.holdout < 1, "data.holdout", self.holdout, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class StreamConfig:
     take: int | None = None  # learn only the first so many tasks, for a quick look
 
     def __post_init__(self) -> None:
-        _check(self.classes is None or self.classes >= 1, "stream.classes", self.classes, "at least 1")
-        _check(self.take is None or self.take >= 1, "stream.take", self.take, "at least 1")
+        check(self.classes is None or self.classes >= 1, "stream.classes", self.classes, "at least 1")
+        check(self.take is None or self.take >= 1, "stream.take", self.take, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class AugmentConfig:
     contrast: float = 0.0  # factor drawn from 1 ± this
 
     def __post_init__(self) -> None:
-        _check(self.crop >= 0, "augment.crop", self.crop, "0 or more")
+        check(self.crop >= 0, "augment.crop", self.crop, "0 or more")
         for name in ("brightness", "contrast"):
-            _check(0 <= getattr(self, name) <= 1, f"augment.{name}", getattr(self, name), "between 0 and 1")
+            check(0 <= getattr(self, name) <= 1, f"augment.{name}", getattr(self, name), "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,12 @@ class TrainConfig:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
-        _check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
-        _check(self.batch_size >= 2, "train.batch_size", self.batch_size, "at least 2")
-        _check(self.lr > 0, "train.lr", self.lr, "above 0")
-        _check(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "0 or more")
+        check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
+        check(self.batch_size >= 2, "train.batch_size", self.batch_size, "at least 2")
+        check(self.lr > 0, "train.lr", self.lr, "above 0")
+        check(self.gamma > 0, "train.gamma", self.gamma, "above 0")
+        check(0 <= self.momentum < 1, "train.momentum", self.momentum, "at least 0 and below 1")
+        check(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,12 @@ class DreamConfig:
     life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
 
     def __post_init__(self) -> None:
-        _check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
-        _check(self.batch_size is None or self.batch_size >= 2, "dream.batch_size", self.batch_size, "at least 2")
-        _check(self.width is None or self.width >= 2, "dream.width", self.width, "at least 2")
-        _check(self.noise >= 1, "dream.noise", self.noise, "at least 1")
-        _check(self.temperature > 0, "dream.temperature", self.temperature, "above 0")
+        check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
+        check(self.batch_size is None or self.batch_size >= 2, "dream.batch_size", self.batch_size, "at least 2")
+        check(self.lr > 0, "dream.lr", self.lr, "above 0")
+        check(self.width is None or self.width >= 2, "dream.width", self.width, "at least 2")
+        check(self.noise >= 1, "dream.noise", self.noise, "at least 1")
+        check(self.temperature > 0, "dream.temperature", self.temperature, "above 0")
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ class EvaluateConfig:
     batch_size: int = 1000
 
     def __post_init__(self) -> None:
-        _check(self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
+        check(self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -184,28 +189,36 @@ def load(
     preset: str,
     *,
     method: str,
-    options: type,
-    released: Mapping[str, Any],
+    find: Callable[[str], Any],
     seed: int = 0,
     recipe: Recipe = "paper",
     settings: Sequence[str] = (),
+    with_options: bool = True,
 ) -> Config:
-    """The configuration of one run. `options` and `released` are the method's own (`Method.Options`, `.released`)."""
+    """The configuration of one run. `find` gives the class behind a method's name, for its `Options` and `released`.
+
+    Without options, what the layers say of the method itself is left out: it was meant for another method.
+    """
     name, chain = _preset_chain(preset)
+    found = find(method)
     layers: list[tuple[str, dict[str, Any]]] = []
     if recipe == "released":
-        layers.append(("the released recipe", {**RELEASED, "method": dict(released)}))
+        layers.append(("the released recipe", {**RELEASED, "method": dict(found.released)}))
     for origin, text in chain:
-        recipes, methods = text.pop("recipes", {}), text.pop("methods", {})
+        recipes, methods = _blocks(text, "recipes", origin), _blocks(text, "methods", origin)
+        if with_options:
+            _check_blocks(recipes, methods, find, method, origin)
         layers.append((origin, text))
         layers.append((f"recipes.{recipe} of {origin}", recipes.get(recipe, {})))
         layers.append((f"methods.{method} of {origin}", methods.get(method, {})))
     layers += [("--set", parse_setting(setting)) for setting in settings]
     merged: dict[str, Any] = {}
     for origin, layer in layers:
-        _refuse_unknown_keys(layer, options, method, origin)
+        if not with_options:
+            layer.pop("method", None)
+        _refuse_unknown_keys(layer, found.Options, method, origin)
         _merge(merged, layer)
-    chosen = build(options, merged.pop("method", {}), "method.")
+    chosen = build(found.Options, merged.pop("method", {}), "method.")
     header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
     return build(Config, {**merged, **header, "options": _plain(dataclasses.asdict(chosen))}, "")
 
@@ -217,7 +230,7 @@ def parse_setting(text: str) -> dict[str, Any]:
         raise UserError(f"--set wants section.key=value, for example train.epochs=5, not {text!r}.")
     try:
         parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
@@ -249,16 +262,18 @@ def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         origin, text = _read_preset(wanted)
         text.pop("about", None)
         wanted = text.pop("extends", None)
+        if not isinstance(wanted, str | None):
+            raise UserError(f"'extends' in {origin} must be one preset's name or one YAML file, not {wanted!r}.")
         chain.append((origin, text))
-    name = Path(preset).stem if Path(preset).suffix in (".yaml", ".yml") else preset
-    return name, chain[::-1]
+    return preset if preset in preset_names() else Path(preset).stem, chain[::-1]
 
 
+@explaining("read", "Change its permissions, or choose another preset.")
 def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
     if preset in preset_names():
-        raw, origin = _preset_folder().joinpath(f"{preset}.yaml").read_text("utf-8"), f"preset {preset}"
+        raw, origin = _preset_folder().joinpath(f"{preset}.yaml").read_bytes(), f"preset {preset}"
     elif Path(preset).is_file():
-        raw, origin = Path(preset).read_text("utf-8"), preset
+        raw, origin = Path(preset).read_bytes(), preset
     elif Path(preset).suffix in (".yaml", ".yml"):
         raise UserError(f"There is no file {preset}.")
     else:
@@ -266,21 +281,48 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"There is no preset {preset!r}.{hint} `reverie presets` lists them; a YAML file will do, too.")
     try:
         text = yaml.safe_load(raw)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise UserError(f"{origin} is not valid YAML{where}: {getattr(error, 'problem', error)}.") from None
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{origin} is not valid YAML{where}: {why}.") from None
     if not isinstance(text, dict):
         raise UserError(f"{origin} must hold sections such as `data:` and `train:`; see `reverie run --help`.")
     return origin, text
 
 
-def _refuse_unknown_keys(layer: Mapping[str, Any], options: type, method: str, origin: str) -> None:
+def _blocks(text: dict[str, Any], kind: str, origin: str) -> Mapping[Any, Any]:
+    """What a preset says for some recipes or methods only, by name."""
+    blocks = text.pop(kind, {})
+    if not isinstance(blocks, Mapping):
+        raise UserError(f"{kind!r} in {origin} must hold sections by name, such as `NAME: {{train: {{epochs: 5}}}}`.")
+    return blocks
+
+
+def _check_blocks(
+    recipes: Mapping[Any, Any], methods: Mapping[Any, Any], find: Callable[[str], Any], method: str, origin: str
+) -> None:
+    """Also those that are not for this run, since nobody would notice what is misspelt there."""
+    for name, layer in recipes.items():
+        if name not in RECIPES:
+            raise UserError(f"Unknown recipe {name!r} in {origin}.{did_you_mean(str(name), RECIPES)}")
+        _refuse_unknown_keys(layer, find(method).Options, method, f"recipes.{name} of {origin}")
+    for name, layer in methods.items():
+        try:
+            options = find(str(name)).Options
+        except UserError as error:
+            raise UserError(f"'methods' in {origin}: {error}") from None
+        _refuse_unknown_keys(layer, options, name, f"methods.{name} of {origin}")
+
+
+def _refuse_unknown_keys(layer: Any, options: type, method: str, origin: str) -> None:
+    if not isinstance(layer, Mapping):
+        raise UserError(f"{origin} must hold sections such as `train: {{epochs: 5}}`, not {layer!r}.")
     known = dict(_known_keys(options))
     for key, value in layer.items():
         if key not in (*SECTIONS, "method", "keep"):
             leaf = [name for name in known if name.endswith(f".{key}")]
-            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(key, [*SECTIONS, "method", "keep"])
+            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(str(key), [*SECTIONS, "method", "keep"])
             raise UserError(f"Unknown section {key!r} in {origin}.{hint}")
         if key == "keep":
             continue
@@ -302,7 +344,7 @@ def _known_keys(options: type) -> Iterator[tuple[str, Any]]:
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
     for key, value in layer.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and isinstance(into.get(key, {}), dict):
             _merge(into.setdefault(key, {}), value)
         else:
             into[key] = value
@@ -343,10 +385,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is not None or hint is Any:  # Mapping[str, Any]: the method's options, checked by the method's own type
         return value
     if hint is float and isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML reads 1e-3 as text
-        except ValueError:
-            pass
+        with suppress(ValueError, OverflowError):
+            value = float(value)  # YAML reads 1e-3 as text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{where} must be a finite number, not {value!r}.")
     right = value is None if hint is types.NoneType else isinstance(value, hint)
     if not right or (hint is int and isinstance(value, bool)):
         raise UserError(f"{where} must be {_name(hint)}, not {value!r}.")

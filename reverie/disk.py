@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SCRATCH = ".reverie-"  # how the name of everything begins that is not yet whole
+
 
 def write_bytes(file: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, then take its place in one move."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f"{SCRATCH}{file.name}-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
@@ -33,7 +35,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 def write_text(file: Path, content: str) -> None:
-    write_bytes(file, content.encode("utf-8"))
+    write_bytes(file, content.encode("utf-8", "backslashreplace"))  # a path may hold bytes that are no text
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -63,12 +65,12 @@ def read_state(file: Path) -> dict[str, Any]:
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder whole: `fill` writes into a scratch folder that then takes its place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-"))
     try:
         scratch.chmod(0o755)
         fill(scratch)
         if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-old-"))
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-old-"))
             folder.replace(old / "old")
             scratch.replace(folder)
             shutil.rmtree(old)

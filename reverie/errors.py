@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -16,6 +17,15 @@ class Interrupted(Exception):
 
 class Diverged(Exception):
     """A loss is no longer a finite number, so going on would only waste time."""
+
+
+@contextmanager
+def explaining(deed: str, advice: str) -> Iterator[None]:
+    """For work on a path that a person gave: that it cannot be read, or written, is theirs to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be {deed}: {error.strerror}. {advice}") from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

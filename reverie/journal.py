@@ -16,7 +16,7 @@ import yaml
 from reverie import disk
 from reverie.config import Config
 from reverie.engine import Snapshot
-from reverie.errors import Interrupted, UserError
+from reverie.errors import Interrupted, UserError, explaining
 from reverie.learner import Learner, LearnerObserver
 from reverie.phase import Phase
 
@@ -52,17 +52,17 @@ class RunFolder:
     def finished(self) -> bool:
         return self.result.is_file()
 
+    @explaining("read", "Choose another --out.")
     def refuse_others(self, config: Config, fingerprint: str | None = None) -> None:
         """A folder belongs to one configuration and one data set, for good."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file. Choose another --out.")
         if not self.config.is_file():
-            if self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            if self.path.is_dir() and not all(map(_is_ours, self.path.iterdir())):
                 raise UserError(f"{self.path} is not empty and not a run folder. Choose another --out.")
             return
-        stored = yaml.safe_load(self.config.read_text("utf-8"))
-        theirs = stored.pop("fingerprint", None)
-        differences = _differences(Config.from_dict(stored).identity(), config.identity())
+        stored, theirs = self._stored()
+        differences = _differences(stored.identity(), config.identity())
         if fingerprint and theirs and fingerprint != theirs:
             differences.append("the data are not the same: files were added, removed or changed")
         if differences:
@@ -78,16 +78,22 @@ class RunFolder:
             content = {**config.as_dict(), "fingerprint": fingerprint}
             disk.write_text(self.config, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    def _clear_scratch(self) -> None:
-        """What a killed process was writing at that moment (`reverie.disk` names it with a dot in front)."""
-        for left in sorted(self.path.rglob(".*")):
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name != LOCK:
-                left.unlink(missing_ok=True)
+    def _stored(self) -> tuple[Config, str | None]:
+        """What `claim` wrote: the configuration, and the fingerprint of the data."""
+        try:
+            stored = yaml.safe_load(self.config.read_bytes())
+            fingerprint = stored.pop("fingerprint", None)
+            return Config.from_dict(stored), fingerprint
+        except (UserError, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{self.config} is not the configuration of a run. Choose another --out.") from None
 
-    def stored_fingerprint(self) -> str:
-        return str(yaml.safe_load(self.config.read_text("utf-8"))["fingerprint"])
+    def _clear_scratch(self) -> None:
+        """What a killed process was writing at that moment."""
+        for left in sorted(self.path.rglob(f"{disk.SCRATCH}*")):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -97,8 +103,10 @@ class RunFolder:
         except ImportError:  # not on Windows
             yield
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("w") as handle:
+        with explaining("written", "Choose another --out."):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / LOCK).open("a")
+        with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -124,7 +132,7 @@ class Journal(LearnerObserver):
 
     def event(self, kind: str, **facts: Any) -> None:
         line = json.dumps({"event": kind, "at": round(time.time(), 3), **facts}, ensure_ascii=False)
-        with self.folder.events.open("a", encoding="utf-8") as file:
+        with self.folder.events.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
 
     def _events_size(self) -> int:
@@ -196,6 +204,7 @@ class Journal(LearnerObserver):
                 "phase": self._phase[0],
                 "snapshot": snapshot,
                 "seconds": [*self.seconds[: self.task], parts],
+                "sessions": self.sessions,
                 "events": self._events_size(),
             },
         )
@@ -210,7 +219,8 @@ class Journal(LearnerObserver):
             self.seconds, self.sessions, size = resting["seconds"], resting["sessions"], resting["events"]
             self._phase = (resting["phase"] or 0, "")
         if resting and moving and (moving["task"], moving["phase"]) == (resting["task"], resting["phase"]):
-            snapshot, self.seconds, size = moving["snapshot"], moving["seconds"], moving["events"]
+            snapshot, size = moving["snapshot"], moving["events"]
+            self.seconds, self.sessions = moving["seconds"], moving["sessions"]
         if self.folder.events.exists():
             os.truncate(self.folder.events, min(size, self._events_size()))
         return resting, snapshot
@@ -226,6 +236,11 @@ class Journal(LearnerObserver):
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None
+
+
+def _is_ours(entry: Path) -> bool:
+    """What a process that was killed before it wrote `config.yaml` may have left."""
+    return entry.name == LOCK or entry.name.startswith(disk.SCRATCH)
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:

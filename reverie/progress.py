@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from reverie.engine import Snapshot
 from reverie.phase import Phase
@@ -52,12 +53,11 @@ class ConsoleProgress(RunObserver):
 
     def task_ends(self, index: int, accuracy: float) -> None:
         seconds = time.monotonic() - self._began
-        self._say(
-            f"{self._where} learned: {100 * accuracy:.1f} % right over all classes seen [dim]({seconds:.0f} s)[/]"
-        )
+        right = f"{100 * accuracy:.1f} % right over all classes seen"
+        self._say(f"{self._where} learned: {right}", f" ({seconds:.0f} s)")
 
-    def _say(self, what: str) -> None:
-        self.console.print(f"[bold]{self.label}[/] {what}", soft_wrap=True)
+    def _say(self, what: str, aside: str = "") -> None:
+        self.console.print(Text.assemble((self.label, "bold"), f" {what}", (aside, "dim")), soft_wrap=True)
 
     def _show(self, what: str, done: int, total: int) -> None:
         if self.bars is None:
@@ -76,12 +76,12 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
         yield ConsoleProgress(console, None, label)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
-        TextColumn("[dim]{task.fields[losses]}[/]"),
+        TextColumn("{task.fields[losses]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bars:
         yield ConsoleProgress(console, bars, label)
@@ -91,7 +91,7 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
 def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A bar for work that says (done, total): a download, files being checked."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:.0f} %"),
         TimeRemainingColumn(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,18 +21,19 @@ SCHEMA = 1
 Result = dict[str, Any]
 
 
-def figures(
-    folder: RunFolder, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
-) -> dict[str, Any]:
-    """The accuracy matrix and everything derived from it, with Omega where the upper bound is known."""
-    top = config.evaluate.top
+def figures(folder: RunFolder, config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The accuracy matrix and everything derived from it, with Omega where the upper bound is known.
+
+    `facts` is the rest of the result: which classes were learned, from which data.
+    """
+    top, sizes = config.evaluate.top, facts["task_sizes"]
     judged = [Predictions.from_bytes(folder.predictions(i).read_bytes()) for i in range(len(sizes))]
     matrix = metrics.accuracy_matrix([p.right(top) for p in judged], [p.tasks(sizes) for p in judged])
     last, tasks = judged[-1], judged[-1].tasks(sizes)
     assert last.local is not None
     images = np.bincount(tasks, minlength=len(sizes)).tolist()
     local = [float(np.equal(last.local, last.label)[tasks == j].mean()) for j in range(len(sizes))]
-    offline, keys = _upper_bound(UpperBounds(folder.path), config, sizes, classes, fingerprint)
+    offline, keys = _upper_bound(UpperBounds(folder.path), config, facts)
     summary = metrics.summarise(matrix, images, local, offline)
     if find_method(config.method).keeps == Keeps.EVERYTHING:  # each network learns once: nothing could be forgotten
         summary = replace(summary, forgetting=None, backward_transfer=None)
@@ -46,22 +47,28 @@ def figures(
 
 def refreshed(folder: RunFolder, config: Config) -> Result:
     """A finished run's result. Omega is added when the upper bound has been trained since."""
-    result: Result = disk.read_json(folder.result)
-    if result["schema"] > SCHEMA:
+    try:
+        result: Result = disk.read_json(folder.result)
+        newer, alone = result["schema"] > SCHEMA, result["upper_bound"] is None
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"{folder.result} is damaged. Delete it to start the run anew.") from None
+    if newer:
         raise UserError(f"{folder.result} was written by a newer reverie; please upgrade.")
-    if result["upper_bound"] is None:
-        found = figures(folder, config, result["task_sizes"], result["class_order"], result["data_fingerprint"])
+    if alone:
+        found = figures(folder, config, result)
         if found["upper_bound"] is not None:
             result.update(found)
             disk.write_json(folder.result, result)
     return result
 
 
-def _upper_bound(
-    bounds: UpperBounds, config: Config, sizes: Sequence[int], classes: Sequence[int], fingerprint: str
-) -> tuple[list[float] | None, list[str]]:
+def _upper_bound(bounds: UpperBounds, config: Config, facts: Mapping[str, Any]) -> tuple[list[float] | None, list[str]]:
     """Its accuracy for every class prefix, if all of them are known, and the names under which they are kept."""
-    keys = [UpperBounds.key(config.reference, fingerprint, config.seed, classes[:end]) for end in np.cumsum(sizes)]
+    data, classes, normalisation = facts["data_fingerprint"], facts["class_order"], facts.get("normalisation")
+    keys = [
+        UpperBounds.key(config.reference, data, config.seed, classes[:end], normalisation)
+        for end in np.cumsum(facts["task_sizes"])
+    ]
     if not all(bounds.find(key) for key in keys):
         return None, keys
     accuracies = [bounds.predictions(key).accuracy(config.evaluate.top) for key in keys]

@@ -59,20 +59,18 @@ def configure(
 ) -> Config:
     """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
 
-    def load(name: str, settings: Sequence[str]) -> Config:
-        cls = find_method(name)
+    def load(name: str, with_options: bool) -> Config:
         return configuration.load(
             preset,
             method=name,
-            options=cls.Options,
-            released=cls.released,
+            find=find_method,
             seed=seed,
             recipe=recipe,
             settings=settings,
+            with_options=with_options,
         )
 
-    chosen = load(method, settings)
-    upper_bound = load("joint", [setting for setting in settings if not setting.strip().startswith("method.")])
+    chosen, upper_bound = load(method, True), load("joint", False)
     return replace(chosen, reference=upper_bound.training_digest())
 
 
@@ -113,6 +111,8 @@ def execute(
     run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
     with run_folder.lock():  # not before everything that can be wrong has been looked at
         run_folder.claim(config, fingerprint)
+        if run_folder.finished:  # by another process, while this one was reading the data
+            return results.refreshed(run_folder, config)
         return run.go()
 
 
@@ -135,7 +135,9 @@ class _Run:
         self.fingerprint, self.device, self.observer = fingerprint, device, observer
         self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
         self.bounds = UpperBounds(folder.path)
-        self.preprocessing = _preprocessing(stream)
+        self.preprocessing = shape = _preprocessing(stream)
+        taken_from_first_task = stream.dataset.normalisation is None
+        self.normalisation = [list(shape.mean), list(shape.deviation)] if taken_from_first_task else None
         self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
         self.learner = self._new_learner()
         self.began = began
@@ -184,7 +186,9 @@ class _Run:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
         learner = self._new_learner()
         prefix = self.stream[: index + 1]
-        key = UpperBounds.key(self.config.reference, self.fingerprint, self.config.seed, prefix.classes)
+        key = UpperBounds.key(
+            self.config.reference, self.fingerprint, self.config.seed, prefix.classes, self.normalisation
+        )
         last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
         found = self.bounds.find(key)
         if found and not last:
@@ -257,13 +261,12 @@ class _Run:
             "peak_memory_bytes": provenance.peak_memory(self.device),
             "ledger": learner.ledger,
             "data_fingerprint": self.fingerprint,
+            "normalisation": self.normalisation,
             "config": self.config.as_dict(),
             "sessions": self.journal.sessions,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        result.update(
-            results.figures(self.folder, self.config, self.stream.sizes, self.stream.classes, self.fingerprint)
-        )
+        result.update(results.figures(self.folder, self.config, result))
         self.journal.event("run ends", metrics=result["metrics"])
         disk.write_json(self.folder.result, result)
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)

@@ -21,10 +21,19 @@ class UpperBounds:
         self.folder = beside.resolve().parent / FOLDER
 
     @staticmethod
-    def key(reference: str, fingerprint: str, seed: int, classes: Sequence[int]) -> str:
-        """`reference` stands for the upper bound's own configuration (`Config.reference`)."""
-        facts = json.dumps([reference, fingerprint, seed, list(classes)])
-        return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()
+    def key(
+        reference: str,
+        fingerprint: str,
+        seed: int,
+        classes: Sequence[int],
+        normalisation: Sequence[Sequence[float]] | None,
+    ) -> str:
+        """`reference` stands for the upper bound's own configuration (`Config.reference`).
+
+        `normalisation` is the mean and deviation of a first task, which depend on the split; none where published.
+        """
+        facts = [reference, fingerprint, seed, list(classes), *([normalisation] if normalisation else [])]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
 
     def find(self, key: str) -> dict[str, Any] | None:
         """What is known of a prefix: its accuracy, and what it took to train."""

@@ -1,13 +1,15 @@
 """The command as a person types it: help that teaches, mistakes that end in a message and exit code 2."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from reverie import cli
+from reverie import cli, load
 from tests.conftest import TINY
 
 VERBS = [
@@ -31,7 +33,7 @@ def reverie(monkeypatch, tmp_path, capsys):
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["reverie", *words])
-        monkeypatch.setattr(cli, "console", cli.Console(highlight=False, width=200))
+        monkeypatch.setattr(cli.console, "width", 200)
         with pytest.raises(SystemExit) as left:
             cli.main()
             raise SystemExit(0)
@@ -139,6 +141,14 @@ def test_data_check_reads_a_folder_and_counts_its_images(reverie, photos):
         (["data", "check", "cifar100"], "reverie data get cifar100"),
         (["data", "check", "nowhere"], "There is no folder nowhere"),
         (["dance"], "dance"),
+        (["run", "digits-5", "--set", "train.epochs.x=5"], "train.epochs must be a whole number"),
+        (["run", "digits-5", "--out", "/proc/x"], "/proc/x cannot be written: No such file or directory. Choose"),
+        (["run", "digits-5", "--out", "/dev/null/x"], "/dev/null/x cannot be written: Not a directory. Choose another"),
+        (["demo", "--out", "/dev/null"], "/dev/null/joint-seed0 cannot be written: Not a directory. Choose another"),
+        (
+            ["data", "get", "cifar100", "--data", "/dev/null"],
+            "/dev/null cannot be written: File exists. Choose another",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -162,6 +172,65 @@ def test_a_class_without_images_and_an_unreadable_folder_are_mistakes_too(reveri
         file.write_bytes(b"broken")
     code, _, err = reverie("run", "digits-5", *folder)
     assert (code, "'apple'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["run", "digits-5", "--set", "data.source=folder", "--data"], ["data", "check"]])
+def test_a_folder_that_may_not_be_read_is_a_mistake(reverie, photos, words, monkeypatch):
+    real = Path.is_dir
+
+    def refuse(path):
+        if path.parent == photos:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    code, _, err = reverie(*words, str(photos))
+    assert code == 2
+    assert "cannot be read: Permission denied. Change its permissions" in err
+
+
+def test_a_run_folder_that_may_not_be_written_is_a_mistake(reverie, monkeypatch):
+    real = Path.mkdir
+
+    def refuse(path, *args, **how):
+        if path.name == "out":
+            raise OSError(30, "Read-only file system", str(path))
+        real(path, *args, **how)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    code, _, err = reverie("run", "digits-5", "--out", "out")
+    assert (code, err) == (2, "reverie: out cannot be written: Read-only file system. Choose another --out.\n")
+
+
+@pytest.mark.parametrize("name", ["o[/b]x", "[red]", ":cat:"])
+def test_names_are_shown_as_they_are(reverie, photos, name):
+    code, out, _ = reverie("run", "digits-5", "--method", "base", "--out", name, *QUICK)
+    assert code == 0
+    assert out.endswith(f"\n{name}/result.json\n")
+    fruit = name.replace("/", "")
+    (photos / "apple").rename(photos / fruit)
+    (photos / fruit / "[i].txt").write_text("no image")
+    code, out, _ = reverie("data", "check", str(photos))
+    assert code == 0
+    assert f"\n {fruit} " in out
+    assert f"{fruit}/[i].txt is not an image" in out
+
+
+def test_names_need_not_be_text(reverie, tmp_path, photos):
+    odd = os.fsdecode(b"\xff")
+    for file in (photos / "apple" / "0.jpg", photos / "apple", photos):
+        file.rename(file.parent / f"{odd}{file.suffix}")
+    photos = tmp_path / odd
+    code, out, _ = reverie("data", "check", str(photos))
+    assert code == 0
+    assert r"\udcff " in out
+    settings = ["--set", "data.source=folder", "--set", "stream.split=3", "--set", "stream.order=[2, 0, 1]"]
+    code, _, _ = reverie("run", "digits-5", "--data", str(photos), "--out", "run", *QUICK, *settings)
+    assert code == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert odd in result["class_names"]
+    assert str(photos) in result["sessions"][0]["command"]
+    assert load(tmp_path / "run" / "model").classifier.class_names == tuple(result["class_names"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")

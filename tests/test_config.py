@@ -1,6 +1,8 @@
 """Configurations: layers, both recipes, and mistakes that are named with a suggestion."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -79,6 +81,16 @@ def test_settings_win_over_the_preset_and_keep_their_type():
         ("=5", "section.key=value"),
         ("data.size=1", "at least 4 pixels"),
         ("keep=[everything]", "one of models, dreamers"),
+        ("train.epochs.x=5", "train.epochs must be a whole number"),
+        ("train.momentum=1", "train.momentum must be at least 0 and below 1"),
+        ("train.momentum=-0.1", "train.momentum must be at least 0 and below 1"),
+        ("train.gamma=0", "train.gamma must be above 0"),
+        ("dream.lr=0", "dream.lr must be above 0"),
+        ("train.lr=nan", "train.lr must be a finite number"),
+        ("train.weight_decay=.inf", "train.weight_decay must be a finite number"),
+        ("method.distillation=1e400", "method.distillation must be a finite number"),
+        (f"train.lr={10**400}", "train.lr must be a number"),
+        ("train.lr=2020-13-45", "train.lr must be a number, not '2020-13-45'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
@@ -115,13 +127,68 @@ def test_a_preset_may_say_more_for_a_recipe_and_for_a_method(tmp_path):
         ("extends: digits-6", "Did you mean 'digits-5'"),
         ("trains: {epochs: 3}", r"Unknown section 'trains' in .*mine.yaml. Did you mean 'train'"),
         ("train: {lrr: 3}", r"Unknown key 'train.lrr' in .*mine.yaml"),
+        ("train: {epochs: 2020-13-45}", "mine.yaml is not valid YAML: month must be"),
+        ("extends: 5", "'extends' in .*mine.yaml must be one preset's name"),
+        ("extends: [digits-5]", "'extends' in .*mine.yaml must be one preset's name"),
+        ("1: 2", "Unknown section 1 in .*mine.yaml"),
+        ("recipes:", "'recipes' in .*mine.yaml must hold sections by name"),
+        ("recipes: 5", "'recipes' in .*mine.yaml must hold sections by name"),
+        ("recipes: {paper: 5}", "recipes.paper of .*mine.yaml must hold sections"),
+        ("recipes: {realeased: {dream: {steps: 3}}}", "Unknown recipe 'realeased' in .*mine.yaml. .*'released'"),
+        ("recipes: {released: {dream: {step: 3}}}", "'dream.step' in recipes.released of .*mine.yaml. .*'dream.steps'"),
+        ("methods: [abd]", "'methods' in .*mine.yaml must hold sections by name"),
+        ("methods: {abd: 5}", "methods.abd of .*mine.yaml must hold sections"),
+        ("methods: {lfw: {train: {epochs: 3}}}", "'methods' in .*mine.yaml: There is no method 'lfw'. .*'lwf'"),
+        ("methods: {1: {train: {epochs: 3}}}", "'methods' in .*mine.yaml: There is no method '1'"),
+        ("methods: {lwf: {train: {epoch: 3}}}", "'train.epoch' in methods.lwf of .*mine.yaml. .*'train.epochs'"),
+        ("methods: {lwf: {method: {heat: 3}}}", "The method 'lwf' has no such option"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name(tmp_path, text, message):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as refusal:
         runs.configure(str(file), "abd")
+    assert len(str(refusal.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("content", [b"train: \xff\xfe", b"\x89PNG\r\n\x1a\n\0"])
+def test_a_file_that_is_no_text_is_refused(tmp_path, content):
+    (tmp_path / "mine.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"mine.yaml is not valid YAML: .*\.$") as refusal:
+        runs.configure(str(tmp_path / "mine.yaml"), "abd")
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "mine.yaml").write_text("extends: digits-5")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"mine.yaml cannot be read: Permission denied\. Change its permissions"):
+        runs.configure(str(tmp_path / "mine.yaml"), "abd")
+
+
+@pytest.mark.parametrize("name", ["mine", "mine.yaml", "mine.txt"])
+def test_a_file_gives_its_name_to_the_run_wherever_it_lies(tmp_path, name):
+    (tmp_path / name).write_text("extends: digits-5")
+    made = runs.configure(str(tmp_path / name), "abd")
+    assert runs.default_folder(made) == Path("runs/mine-abd-paper-seed0")
+
+
+def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "extends: digits-5\nmethod: {distillation: 0.5}\nrecipes: {released: {method: {fine_tuning: 2}}}\n"
+        "methods: {abd: {method: {fine_tuning: 3}}}\n"
+    )
+    plain = tmp_path / "plain.yaml"
+    plain.write_text("extends: digits-5")
+    for recipe in RECIPES:
+        made = runs.configure(str(file), "abd", recipe=recipe, settings=["method.bn_momentum=0.2"])
+        assert made.options == {"distillation": 0.5, "fine_tuning": 3, "bn_momentum": 0.2}
+        assert made.reference == runs.configure(str(plain), "abd", recipe=recipe).reference
 
 
 def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
@@ -161,7 +228,10 @@ def test_a_methods_own_options_are_typed():
         sizes: tuple[int, ...] = (1, 2)
         name: str | None = None
 
-    made = configuration.load("digits-5", method="x", options=Options, released={}, settings=["method.sizes=[3]"])
+    def find(name):
+        return SimpleNamespace(Options=Options, released={})
+
+    made = configuration.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
     assert made.options == {"sizes": [3], "name": None}
     assert configuration.build(Options, made.options).sizes == (3,)
     assert {field.name for field in fields(Options)} == set(made.options)

@@ -36,6 +36,25 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
+def test_what_is_not_yet_whole_has_a_name_of_our_own(tmp_path, monkeypatch):
+    seen = []
+
+    def look(handle):
+        seen.extend(entry.name for entry in tmp_path.iterdir())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", look)
+        disk.write_text(tmp_path / "x", "new")
+    disk.write_folder(tmp_path / "y", lambda folder: seen.append(folder.name))
+    assert [name.startswith(disk.SCRATCH) for name in seen] == [True, False, True]
+
+
+def test_text_that_is_no_text_is_written_and_read_again(tmp_path):
+    """As Python gives the names of files whose bytes are not UTF-8."""
+    disk.write_json(tmp_path / "x.json", {"a": "\udcff.png"})
+    assert disk.read_json(tmp_path / "x.json") == {"a": "\udcff.png"}
+
+
 def test_numbers_that_json_does_not_have_are_refused(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         disk.write_json(tmp_path / "x.json", {"a": float("nan")})

@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from reverie.progress import counting, following
@@ -26,6 +27,18 @@ def test_in_a_terminal_phase_steps_and_losses_are_seen(tiny, tmp_path):
     said = shown(True, tiny("abd", "stream.take=2", "train.epochs=20"), tmp_path / "run")
     assert "task 2/2" in said
     assert "\x1b" in said
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_names_are_shown_as_they_are(tiny, tmp_path, terminal):
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=150, color_system=None)
+    with following(console, "[red]x[/b] :cat:") as progress:
+        execute(tiny("base", "stream.take=1"), tmp_path / "run", observer=progress)
+    assert "[red]x[/b] :cat: task 1/1 learned" in text.getvalue()
+    with counting(console, "reading [red]x[/b] :cat:") as progress:
+        progress(5, 10)
+    assert ("reading [red]x[/b] :cat:" in text.getvalue()) == terminal
 
 
 def test_counting_takes_totals_known_and_unknown():

@@ -11,12 +11,13 @@ import yaml
 from safetensors.torch import load_file
 
 import reverie
-from reverie import runs
+from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
 from reverie.runs import RunObserver, execute
 
 METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
 THREE = "stream.take=3"
+PHOTOS = ["data.source=folder", "stream.split=3", "data.size=8", "train.epochs=2", "dream.steps=4", "dream.width=8"]
 
 
 class StopAt(RunObserver):
@@ -195,20 +196,37 @@ def test_another_configuration_is_refused_with_the_difference_and_nothing_change
 
 
 def test_other_data_in_the_middle_of_a_run_are_refused(tmp_path, photos):
-    settings = [
-        "data.source=folder",
-        "stream.split=3",
-        "data.size=8",
-        "train.epochs=2",
-        "dream.steps=4",
-        "dream.width=8",
-    ]
-    config = runs.configure("digits-5", "base", settings=settings)
+    config = runs.configure("digits-5", "base", settings=PHOTOS)
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", data=photos, observer=StopAt(1, "learn", 1), checkpoint_seconds=0)
     (photos / "apple" / "1.png").unlink()
     with pytest.raises(UserError, match="the data are not the same"):
         execute(config, tmp_path / "run", data=photos)
+
+
+def test_a_run_goes_on_with_the_other_storage(tmp_path, photos):
+    memory, stream = (
+        runs.configure("digits-5", "base", settings=[*PHOTOS, f"data.storage={kind}"]) for kind in ("memory", "stream")
+    )
+    with pytest.raises(Interrupted):
+        execute(memory, tmp_path / "a" / "run", data=photos, observer=StopAt(2, "learn", 1), checkpoint_seconds=0)
+    result = execute(stream, tmp_path / "a" / "run", data=photos)
+    assert result["metrics"] == execute(memory, tmp_path / "b" / "run", data=photos)["metrics"]
+
+
+def test_an_image_that_vanishes_from_a_streamed_run_is_named(tmp_path, photos):
+    config = runs.configure("digits-5", "base", settings=[*PHOTOS, "data.storage=stream", "stream.order=natural"])
+    file, aside = photos / "cherry" / "0.jpg", tmp_path / "aside.jpg"
+
+    class Vanish(RunObserver):
+        def task_begins(self, index, count):
+            if index == 1:
+                file.rename(aside)
+
+    with pytest.raises(UserError, match=r"cherry/0.jpg could be read when the run began"):
+        execute(config, tmp_path / "run", data=photos, observer=Vanish())
+    aside.rename(file)
+    assert len(execute(config, tmp_path / "run", data=photos)["sessions"]) == 2
 
 
 def test_a_folder_of_something_else_is_left_alone(tiny, tmp_path):
@@ -219,10 +237,63 @@ def test_a_folder_of_something_else_is_left_alone(tiny, tmp_path):
         execute(tiny("base"), tmp_path / "thesis.txt")
 
 
+def test_hidden_files_are_somebodys_too(tiny, tmp_path):
+    (tmp_path / "run" / ".git").mkdir(parents=True)
+    (tmp_path / "run" / ".git" / "HEAD").write_text("years of work")
+    with pytest.raises(UserError, match="not empty and not a run folder"):
+        execute(tiny("base"), tmp_path / "run")
+    assert (tmp_path / "run" / ".git" / "HEAD").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "content", [b"name: x", b"method: abd", b"train: 5\nmethod: {name: abd}", b"[1, 2", b"\xff", b""]
+)
+def test_a_folder_with_a_configuration_of_something_else_is_left_alone(tiny, tmp_path, content):
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"config.yaml is not the configuration of a run\. Choose another --out"):
+        execute(tiny("base"), tmp_path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [content]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema": 1', b"{}", b"[]", b'{"schema": 1}', b"\xff"])
+def test_a_damaged_result_is_an_error_that_says_what_to_do(tiny, tmp_path, content):
+    config = tiny("base", "stream.take=1")
+    execute(config, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"result.json is damaged\. Delete it to start the run anew"):
+        execute(config, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    assert execute(config, tmp_path / "run")["schema"] == 1
+
+
 def test_two_processes_do_not_work_in_one_folder(tiny, tmp_path):
     folder = runs.RunFolder(tmp_path / "run")
     with folder.lock(), pytest.raises(UserError, match="Another process"):
         execute(tiny("base"), tmp_path / "run")
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_not_made_again(tiny, tmp_path, monkeypatch):
+    config = tiny("base", "stream.take=1")
+    read = runs.sources.read
+
+    def slow(*args):
+        monkeypatch.setattr(runs.sources, "read", read)
+        execute(config, tmp_path / "run", command="the first")
+        return read(*args)
+
+    monkeypatch.setattr(runs.sources, "read", slow)
+    result = execute(config, tmp_path / "run", command="the second")
+    assert [session["command"] for session in result["sessions"]] == ["the first"]
+
+
+def test_every_session_that_left_something_is_told(tiny, tmp_path):
+    config = tiny("base", "stream.take=1")
+    for step in (3, 6):
+        with pytest.raises(Interrupted):
+            stop = StopAt(1, "learn", step)
+            execute(config, tmp_path / "run", observer=stop, checkpoint_seconds=0, command=f"stopped at {step}")
+    result = execute(config, tmp_path / "run", command="finished")
+    assert [session["command"] for session in result["sessions"]] == ["stopped at 3", "stopped at 6", "finished"]
 
 
 def test_a_mistake_leaves_no_folder_behind(tiny, tmp_path):
@@ -251,10 +322,15 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tiny, tmp_path):
     config = tiny("base", THREE)
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", observer=StopAt(2, "learn", 3), checkpoint_seconds=0)
-    (tmp_path / "run" / "checkpoint" / ".moving.pt-abc").write_bytes(b"half of it")
-    (tmp_path / "run" / "tasks" / ".model-xyz").mkdir()
+    (tmp_path / "run" / "checkpoint" / f"{disk.SCRATCH}moving.pt-abc").write_bytes(b"half of it")
+    (tmp_path / "run" / "tasks" / f"{disk.SCRATCH}model-xyz" / f"{disk.SCRATCH}deeper").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "thesis.txt").write_text("years of work")
+    (tmp_path / "run" / f"{disk.SCRATCH}link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / ".git").mkdir()
     execute(config, tmp_path / "run")
-    assert [e.name for e in (tmp_path / "run").rglob(".*")] == [".lock"]
+    assert sorted(e.name for e in (tmp_path / "run").rglob(".*")) == [".git", ".lock"]
+    assert (tmp_path / "elsewhere" / "thesis.txt").is_file()
 
 
 def test_on_wish_the_model_and_the_dreamer_of_every_task_are_kept(tiny, tmp_path, tiny_stream):
@@ -308,6 +384,19 @@ def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_pat
     shutil.rmtree(tmp_path / "x")
     again = execute(tiny("joint", "stream.take=2"), tmp_path / "x" / "joint")
     assert again["metrics"] == first["metrics"]
+
+
+def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path, photos):
+    def of(method, split, name):
+        settings = ["data.source=folder", "data.size=8", "train.epochs=1", "stream.order=natural"]
+        config = runs.configure("digits-5", method, settings=[*settings, f"stream.split={split}"])
+        return execute(config, tmp_path / name, data=photos)["metrics"]["omega"]
+
+    of("joint", [1, 1, 1], "joint-111")
+    assert of("base", [1, 2], "base-12") is not None  # the same first task
+    assert of("base", [2, 1], "base-21") is None
+    of("joint", [2, 1], "joint-21")
+    assert of("base", [2, 1], "base-21") is not None
 
 
 def test_the_class_order_follows_the_seed(tiny, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reverie.data.folder import Progress
 from reverie.data.sources import ARCHIVES, Archive
-from reverie.errors import UserError
+from reverie.errors import UserError, explaining
 
 BLOCK = 1 << 20
 
@@ -24,9 +24,11 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
     target = root / archive.folder
     if target.is_dir() and not damaged_files(name, target):
         return target
-    root.mkdir(parents=True, exist_ok=True)
     addresses = [_address(mirror, archive) for mirror in mirrors] + [archive.url]
-    with tempfile.TemporaryDirectory(prefix=".reverie-", dir=root) as scratch:
+    with explaining("written", "Choose another --data."):
+        root.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=".reverie-", dir=root)
+    with made as scratch:
         packed = Path(scratch) / "archive"
         _download_any(addresses, packed, archive, progress)
         unpacked = Path(scratch) / "unpacked"
@@ -47,6 +49,7 @@ def find_archive(name: str) -> Archive:
     return ARCHIVES[name]
 
 
+@explaining("read", "Change its permissions.")
 def damaged_files(name: str, folder: Path) -> list[str]:
     """The official files that are missing from `folder` or differ from what was published."""
     files = find_archive(name).files

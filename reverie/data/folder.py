@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import torch
 
 from reverie.data.decode import NotAnImage, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
-from reverie.errors import UserError
+from reverie.errors import UserError, explaining
 
 Progress = Callable[[int, int], None]
 MEMORY_LIMIT = 4 << 30  # bytes of pixels; above, `storage: auto` leaves the images on disk
@@ -38,27 +39,34 @@ def read_folder(
     files = [(file, label) for label, name in enumerate(names) for file in (*train[name], *test[name])]
     bytes_needed = len(files) * 3 * size * size
     in_memory = storage == "memory" or (storage == "auto" and bytes_needed <= MEMORY_LIMIT)
-    pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
+    digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
+    content = hashlib.blake2b(digest_size=16)
 
     def part(which: dict[str, list[Path]], kind: str) -> Images:
-        kept = [(file, label) for label, name in enumerate(names) for file in which[name] if file in pixels]
+        kept = [(file, label) for label, name in enumerate(names) for file in which[name] if file in digests]
         left = {label for _, label in kept}
         for label, name in enumerate(names):
             if label not in left:
                 raise UserError(f"Class {name!r} in {root} has no {kind} image that can be read.")
+        content.update(kind.encode())
+        for file, label in kept:
+            content.update(label.to_bytes(4, "big") + digests[file])
         labels = torch.tensor([label for _, label in kept])
         if in_memory:
             return MemoryImages(torch.from_numpy(np.stack([pixels[file] for file, _ in kept])), labels)
         return DiskImages(tuple(file for file, _ in kept), labels, size)
 
-    return Dataset("folder", part(train, "training"), part(test, "test"), names, None)
+    return Dataset("folder", part(train, "training"), part(test, "test"), names, None, content.hexdigest())
 
 
+@explaining("read", "Change its permissions, or choose another folder.")
 def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
     """The files of each class for training and for testing, unread."""
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Point --data at a folder with one sub-folder of images a class.")
     test_root = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+    if test_root and {folder.name for folder in _folders(root)} <= {"test", "val"}:
+        raise UserError(f"{root} has {test_root.name}/ but no train/. Put training images into train/CLASS/.")
     if (root / "train").is_dir() and test_root:
         train, test = _classes(root / "train"), _classes(test_root)
         for name in sorted(train.keys() ^ test.keys()):
@@ -76,14 +84,7 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    try:
-        folders = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        found = {
-            sub.name: sorted(file for file in sub.rglob("*") if file.is_file() and not file.name.startswith("."))
-            for sub in folders
-        }
-    except OSError as error:
-        raise UserError(f"{error.filename or folder} cannot be read: {error.strerror}.") from None
+    found = {sub.name: _files(sub) for sub in _folders(folder)}
     if not found:
         raise UserError(f"{folder} has no sub-folders. reverie expects one folder of images a class.")
     for name, files in found.items():
@@ -92,19 +93,35 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def _folders(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below it. A folder that may not be read is an error, not an empty one."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = (Path(below) / name for below, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
+
+
 def _hold_out(name: str, files: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
     """A split by a hash of the file's name, so that it does not depend on where the folder lies or on its order."""
-    key = {file: hashlib.blake2b(f"{name}/{file.name}".encode()).digest() for file in files}
+    key = {file: hashlib.blake2b(f"{name}/{file.name}".encode("utf-8", "surrogateescape")).digest() for file in files}
     held = set(sorted(files, key=key.__getitem__)[: max(1, min(len(files) - 1, round(share * len(files))))])
     return [file for file in files if file not in held], [file for file in files if file in held]
 
 
-def _decode_all(files: Sequence[Path], size: int, keep: bool, progress: Progress | None) -> dict[Path, np.ndarray]:
-    """Every file that can be decoded, with its pixels (or a placeholder); the others are named in a warning."""
+def _decode_all(
+    files: Sequence[Path], size: int, keep: bool, progress: Progress | None
+) -> tuple[dict[Path, bytes], dict[Path, np.ndarray]]:
+    """A digest of every file that can be decoded, and its pixels if they are to be kept; the others are warned of."""
+    digests: dict[Path, bytes] = {}
     pixels: dict[Path, np.ndarray] = {}
     converted: Counter[str] = Counter()
     skipped: list[str] = []
-    placeholder = np.empty(0, np.uint8)
 
     def attempt(file: Path) -> tuple[np.ndarray, set[str]] | NotAnImage:
         try:
@@ -115,9 +132,11 @@ def _decode_all(files: Sequence[Path], size: int, keep: bool, progress: Progress
     with ThreadPoolExecutor() as threads:
         for done, (file, outcome) in enumerate(zip(files, threads.map(attempt, files), strict=True), start=1):
             if isinstance(outcome, NotAnImage):
-                skipped.append(str(file))
+                skipped.append(os.fsencode(file).decode(errors="backslashreplace"))  # a name need not be text
             else:
-                pixels[file] = outcome[0] if keep else placeholder
+                digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
+                if keep:
+                    pixels[file] = outcome[0]
                 converted.update(outcome[1])
             if progress:
                 progress(done, len(files))
@@ -127,5 +146,5 @@ def _decode_all(files: Sequence[Path], size: int, keep: bool, progress: Progress
         log.warning("… and %d more files that cannot be read.", len(skipped) - NAMED_WARNINGS)
     if converted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(converted.items()))
-        log.info("Converted to RGB, %d×%d pixels: %s (of %d images).", size, size, kinds, len(pixels))
-    return pixels
+        log.info("Converted to RGB, %d×%d pixels: %s (of %d images).", size, size, kinds, len(digests))
+    return digests, pixels

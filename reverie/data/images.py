@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reverie.data.decode import decode
+from reverie.data.decode import NotAnImage, decode
+from reverie.errors import UserError
 
 
 class Images(Protocol):
@@ -26,7 +27,6 @@ class Images(Protocol):
     def select(self, index: Tensor) -> Images: ...
     def relabel(self, labels: Tensor) -> Images: ...
     def read(self, index: Tensor) -> Tensor: ...
-    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,6 @@ class MemoryImages:
 
     def read(self, index: Tensor) -> Tensor:
         return self.pixels[index]
-
-    def digest(self) -> str:
-        """A fingerprint of every pixel and label."""
-        content = hashlib.blake2b(digest_size=16)
-        content.update(str(tuple(self.pixels.shape)).encode())
-        content.update(self.pixels.contiguous().numpy().data)
-        content.update(self.labels.numpy().tobytes())
-        return content.hexdigest()
 
     def resized(self, size: int) -> MemoryImages:
         if self.shape[1:] == (size, size):
@@ -95,15 +87,16 @@ class DiskImages:
 
     def read(self, index: Tensor) -> Tensor:
         with ThreadPoolExecutor() as threads:
-            decoded = threads.map(lambda i: decode(self.files[i], self.size)[0], index.tolist())
-            return torch.stack([torch.from_numpy(pixels) for pixels in decoded])
+            return torch.stack([*threads.map(self._pixels, index.tolist())])
 
-    def digest(self) -> str:
-        """A fingerprint of names, sizes and labels: reading every file again would take too long."""
-        content = hashlib.blake2b(digest_size=16)
-        for file, label in zip(self.files, self.labels.tolist(), strict=True):
-            content.update(f"{file.parent.name}/{file.name}:{file.stat().st_size}:{label}\n".encode())
-        return f"files-{content.hexdigest()}"
+    def _pixels(self, i: int) -> Tensor:
+        try:
+            return torch.from_numpy(decode(self.files[i], self.size)[0])
+        except NotAnImage:
+            raise UserError(
+                f"{self.files[i]} could be read when the run began, and no longer can. "
+                "Put it back as it was; the same command then goes on."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -115,11 +108,23 @@ class Dataset:
     test: Images
     class_names: tuple[str, ...]
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean and deviation by channel, where published
+    content: str | None = None  # a digest of all pixels, from a source that may not hold them
 
     def fingerprint(self) -> str:
-        """Equal for equal data, wherever it lies."""
-        parts = [*self.class_names, self.train.digest(), self.test.digest()]
-        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+        """Equal for equal data, wherever it lies and however it is stored."""
+        content = [self.content] if self.content else [_digest(self.train), _digest(self.test)]
+        parts = "\n".join([*self.class_names, *content])
+        return hashlib.blake2b(parts.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _digest(images: Images) -> str:
+    """Of every pixel and label."""
+    pixels = images.read(torch.arange(len(images)))
+    content = hashlib.blake2b(digest_size=16)
+    content.update(str(tuple(pixels.shape)).encode())
+    content.update(pixels.numpy().data)
+    content.update(images.labels.numpy().tobytes())
+    return content.hexdigest()
 
 
 def pixel_statistics(images: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:

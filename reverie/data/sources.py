@@ -15,7 +15,7 @@ import torch
 from reverie.config import DataConfig
 from reverie.data.folder import Progress, read_folder
 from reverie.data.images import Dataset, MemoryImages
-from reverie.errors import UserError, did_you_mean
+from reverie.errors import UserError, did_you_mean, explaining
 
 DIGITS_NORMALISATION = ((0.305,), (0.376,))
 DIGITS_HOLDOUT = 0.2
@@ -121,6 +121,7 @@ def read(config: DataConfig, root: Path, progress: Progress | None = None) -> Da
     return SOURCES[config.source][1](config, root, progress)
 
 
+@explaining("read", "Change its permissions, or choose another --data.")
 def locate(name: str, root: Path) -> Path:
     """The folder with the official files of `name`, at or under `root`."""
     archive = ARCHIVES[name]

@@ -89,6 +89,23 @@ def test_failure_names_every_address_and_leaves_nothing(archive, tmp_path, serve
     assert list((tmp_path / "data").iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_an_error(archive, tmp_path):
+    (tmp_path / "file").write_text("")
+    for root in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(UserError, match=r"file.* cannot be written: .*\. Choose another --data"):
+            download.fetch("cifar100", root)
+
+
+def test_a_file_that_may_not_be_read_is_an_error(archive, tmp_path, monkeypatch):
+    def refuse(path, *args):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    folder = download.fetch("cifar100", tmp_path / "data")
+    monkeypatch.setattr(type(folder), "open", refuse)
+    with pytest.raises(UserError, match=r"cifar-100-python/.* cannot be read: Permission denied"):
+        download.damaged_files("cifar100", folder)
+
+
 def test_an_unknown_name_is_an_error():
     with pytest.raises(UserError, match="cifar10, cifar100"):
         download.find_archive("mnist")

@@ -1,6 +1,7 @@
 """Real folders of real image files, with what people leave in them."""
 
 import logging
+import os
 import shutil
 
 import numpy as np
@@ -142,6 +143,56 @@ def test_a_folder_that_may_not_be_read_is_an_error(photos, monkeypatch):
     monkeypatch.setattr(type(photos), "iterdir", refuse)
     with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
         read_folder(photos, size=16)
+
+
+def test_a_class_that_may_not_be_read_is_not_called_empty(photos, monkeypatch):
+    real = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    (photos / "banana" / "deep").mkdir()
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"banana/deep cannot be read: Permission denied\. Change its permissions"):
+        read_folder(photos, size=16)
+
+
+@pytest.mark.parametrize("names", [["test"], ["val"], ["test", "val"]])
+def test_a_folder_of_test_images_alone_is_an_error(photos, tmp_path, names):
+    for name in names:
+        shutil.copytree(photos, tmp_path / "split" / name)
+    with pytest.raises(UserError, match=f"split has {names[0]}/ but no train/"):
+        read_folder(tmp_path / "split", size=16)
+
+
+def test_a_class_may_be_called_test(photos):
+    (photos / "apple").rename(photos / "test")
+    assert read_folder(photos, size=16).class_names == ("banana", "cherry", "test")
+
+
+def test_names_need_not_be_text(photos, caplog):
+    """A file system takes any bytes for a name; the split and the fingerprint must, too."""
+    shutil.copy(photos / "banana" / "0.jpg", photos / "banana" / os.fsdecode(b"\xff1.jpg"))
+    (photos / "banana" / os.fsdecode(b"\xff1.txt")).write_text("no image")
+    (photos / "cherry").rename(photos / os.fsdecode(b"ch\xe9rie"))
+    with caplog.at_level(logging.WARNING, "reverie"):
+        data = read_folder(photos, size=16)
+    assert (len(data.train) + len(data.test), data.class_names[2]) == (37, "ch\udce9rie")
+    assert data.fingerprint() == read_folder(photos, size=16, storage="stream").fingerprint()
+    assert r"\xff1.txt is not an image" in caplog.text
+
+
+def test_the_fingerprint_is_of_the_images_however_they_are_stored(photos):
+    memory, stream = (read_folder(photos, size=16, storage=storage) for storage in ("memory", "stream"))
+    assert memory.fingerprint() == stream.fingerprint()
+    file = photos / "apple" / "1.png"
+    Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(file)
+    for storage in ("memory", "stream"):
+        assert read_folder(photos, size=16, storage=storage).fingerprint() != memory.fingerprint()
+    Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(file)
+    assert read_folder(photos, size=16).fingerprint() == memory.fingerprint()
 
 
 def test_a_large_folder_stays_on_disk(photos, monkeypatch):

@@ -84,6 +84,15 @@ def test_missing_data_say_where_to_get_them(tmp_path):
         sources.read(DataConfig(source="cifar100"), tmp_path)
 
 
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(UserError, match=r"train cannot be read: Permission denied\. .* choose another --data"):
+        sources.read(DataConfig(source="cifar100"), tmp_path)
+
+
 def test_an_unknown_source_is_an_error_with_a_hint():
     with pytest.raises(UserError, match="Did you mean 'cifar100'"):
         sources.read(DataConfig(source="cifar_100"), Path("data"))
