@@ -168,6 +168,32 @@ def bench(
         console.print(f"{out}", soft_wrap=True)
 
 
+@app.command(epilog="Example: reverie results --write README.md")
+def results(
+    folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
+    write: Annotated[
+        Path | None, typer.Option(help="Renew the tables in this file: <!-- results: NAME --> … <!-- /results -->")
+    ] = None,
+) -> None:
+    """Tables of finished runs, made from their result files and from nothing else.
+
+    Put a run's result.json under FOLDER/PRESET/, by any name. Runs of one method with several seeds make one row.
+    """
+    from reverie import disk, tables
+    from reverie.errors import explaining
+
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    if write is not None:
+        with explaining("read", "Name the file that holds the tables."):
+            text = write.read_text("utf-8")
+        disk.write_text(write, tables.rewritten(text, folder))
+        console.print(f"{write}", soft_wrap=True)
+        return
+    for inner in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+        console.print(f"{inner.name}\n\n{tables.results_table(inner)}", soft_wrap=True)
+
+
 @app.command(epilog="Example: reverie run digits-5")
 def presets() -> None:
     """List the experiments that come with reverie."""
@@ -253,10 +279,10 @@ def data_check(
 
 
 def _print_result(result: dict[str, Any], folder: Path) -> None:
-    from reverie.tables import COLUMNS, DASH, rows_of
+    from reverie.tables import COLUMNS, DASH, Row, method_title
 
     table = Table(*COLUMNS, box=None)
-    cells = rows_of([result])[0].cells()
+    cells = Row(method_title(result["method"]), [result]).cells()
     table.add_row(*cells)
     console.print(table)
     after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])

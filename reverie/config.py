@@ -111,6 +111,7 @@ class DreamConfig:
     noise: int = 1000  # numbers that go into the generator for one image
     width: int | None = None  # channels of the generator; none: by the size of the image
     life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
+    mixed: bool = False  # where networks are computed in mixed precision: the dreamer's, too
 
     def __post_init__(self) -> None:
         check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
@@ -174,6 +175,12 @@ class Config:
         del plain["keep"], plain["reference"], plain["data"]["storage"], plain["evaluate"]["batch_size"]
         del plain["engine"]["capture"], plain["engine"]["compile"]
         return plain
+
+    def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
+        """Where the identities of two runs differ: the values of both, by key."""
+        ours, theirs = _flat(self.identity()), _flat(other.identity())
+        keys = sorted({*ours, *theirs})
+        return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
 
     def training_digest(self) -> str:
         """Short for everything that decides how a network is trained, besides the data and the seed."""
@@ -400,6 +407,13 @@ def _name(hint: Any) -> str:
         return " or ".join(_name(choice) for choice in get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
     return words.get(hint, "a list" if get_origin(hint) is tuple else str(hint))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return flat
 
 
 def _plain(value: Any) -> Any:

@@ -68,7 +68,7 @@ class Dreamer:
             steps=self.config.steps,
             prepare=lambda batch, rng: Noise(self._noise(self.batch_size, rng)),
             memory=self.memory,
-            full_precision=True,
+            full_precision=not self.config.mixed,
             summary=self.coverage,
         )
 

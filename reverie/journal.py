@@ -62,7 +62,10 @@ class RunFolder:
                 raise UserError(f"{self.path} is not empty and not a run folder. Choose another --out.")
             return
         stored, theirs = self._stored()
-        differences = _differences(stored.identity(), config.identity())
+        differences = [
+            f"{key}: {_shown(old)} in the folder, {_shown(new)} asked for"
+            for key, (old, new) in stored.differences(config).items()
+        ]
         if fingerprint and theirs and fingerprint != theirs:
             differences.append("the data are not the same: files were added, removed or changed")
         if differences:
@@ -243,17 +246,5 @@ def _is_ours(entry: Path) -> bool:
     return entry.name == LOCK or entry.name.startswith(disk.SCRATCH)
 
 
-def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    old, new = _flat(theirs), _flat(ours)
-    return [
-        f"{key}: {old.get(key, 'unset')} in the folder, {new.get(key, 'unset')} asked for"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return flat
+def _shown(value: Any) -> Any:
+    return "unset" if value is None else value

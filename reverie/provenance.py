@@ -39,8 +39,9 @@ def environment(device: Any) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command as it was typed."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command as it was typed, without the folders in which its files lie."""
+    shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return shlex.join(["reverie", *shown])
 
 
 def commit() -> str | None:

@@ -33,3 +33,21 @@ def test_reverie_installed_inside_another_repository_has_no_commit(tmp_path, mon
 
 def test_peak_memory_is_measured():
     assert provenance.peak_memory(torch.device("cpu")) > 10**7
+
+
+def test_the_command_is_kept_without_a_persons_folders(monkeypatch):
+    words = [
+        "/home/ann/venv/bin/reverie",
+        "run",
+        "digits-5",
+        "--out",
+        "/home/ann/runs/one",
+        "--data",
+        "data",
+        "--seed",
+        "1",
+    ]
+    monkeypatch.setattr("sys.argv", words)
+    assert provenance.command_line() == "reverie run digits-5 --out one --data data --seed 1"
+    monkeypatch.setattr("sys.argv", ["/x/reverie/__main__.py", "demo"])
+    assert provenance.command_line() == "reverie demo"

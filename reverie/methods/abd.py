@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from reverie.config import check
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
@@ -29,6 +30,9 @@ class ABD(DreamReplay):
         distillation: float = 0.1  # lambda_kd
         fine_tuning: float = 1.0  # lambda_ft
         bn_momentum: float = 0.1  # of the classifier, after the first task
+
+        def __post_init__(self) -> None:
+            check(0 < self.bn_momentum <= 1, "method.bn_momentum", self.bn_momentum, "above 0 and at most 1")
 
     def begin(self, task: Task) -> None:
         super().begin(task)

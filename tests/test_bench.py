@@ -1,0 +1,65 @@
+"""The benchmark: what it measures, and the files it writes."""
+
+import json
+
+import pytest
+import torch
+
+from reverie import bench, runs
+from reverie.errors import UserError
+
+CPU = torch.device("cpu")
+TINY = ["train.batch_size=8", "dream.batch_size=4", "dream.width=8", "dream.noise=8"]
+
+
+def test_every_phase_of_every_task_asked_for_is_timed():
+    said = []
+    made = bench.measure("digits-5", ["base", "abd"], [1, 3], ["fp32"], 5, CPU, TINY, said.append)
+    assert [(m.method, m.task, m.phase) for m in made] == [
+        ("base", 1, "learn"),
+        ("base", 3, "learn"),
+        ("abd", 1, "learn"),
+        ("abd", 3, "dream"),
+        ("abd", 3, "learn"),
+    ]
+    assert len(said) == 4
+    for measured in made:
+        rows = 4 if measured.phase == "dream" else 8
+        assert measured.milliseconds > 0
+        assert measured.images_per_second == pytest.approx(1000 * rows / measured.milliseconds, rel=0.01)
+        assert measured.peak_memory_bytes is None
+
+
+def test_the_clock_counts_steps_after_warming_up_and_takes_the_median(monkeypatch):
+    now = iter([0.0, 1.0, 2.0, 30.0, 31.0, 32.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    clock = bench._Clock(10, CPU)
+    for done in range(1, bench.WARM_UP + 11):
+        clock.step_ends(done, dict)
+    assert len(clock.times) == 6
+    assert clock.seconds_a_step == 0.5
+
+
+def test_noise_has_the_shape_of_the_data_set():
+    data = bench.noise(runs.configure("cifar100-10", "base"))
+    assert data.train.shape == (3, 32, 32)
+    assert len(data.train) == 50_000
+    assert len(data.class_names) == 100
+    with pytest.raises(UserError, match="folder"):
+        bench.noise(runs.configure("digits-5", "base", settings=["data.source=folder"]))
+
+
+def test_a_task_that_is_not_there_is_a_mistake():
+    with pytest.raises(UserError, match="tasks 1 to 5"):
+        bench.measure("digits-5", ["base"], [6], ["fp32"], 5, CPU)
+
+
+def test_the_table_compares_the_last_mode_with_the_first():
+    def measured(mode, milliseconds):
+        return bench.Measurement("abd", 2, "learn", mode, milliseconds, 1000.0, 2**21, 1.5)
+
+    header, rows = bench.rows([measured("eager fp32", 20.0), measured("fast path", 4.0)], ["fp32", "fast"])
+    assert rows == [["abd", "learn", "2", "20.00", "4.00", "5.0", "1,000", "2"]]
+    assert len(header) == len(rows[0])
+    made = bench.as_json([measured("fast path", 4.0)], "cifar100-10", 100, "reverie bench", {"gpu": "one"})
+    assert json.loads(json.dumps(made))["measurements"][0]["milliseconds"] == 4.0
