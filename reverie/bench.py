@@ -45,7 +45,7 @@ MODES = {
     "fp32": Mode("eager fp32", "fp32", False, False),
     "tf32": Mode("eager TF32", "tf32", False, False),
     "captured": Mode("captured bf16", None, None, False),
-    "fast": Mode("fast path"),
+    "fast": Mode("fast path", compile=True),
 }
 
 

@@ -28,6 +28,7 @@ from reverie.seeding import derive
 log = logging.getLogger("reverie")
 Snapshot = dict[str, Any]
 Precision = Literal["fp32", "tf32", "bf16"]
+PAYS_FROM = 1000  # steps in a phase; compiling takes up to a minute, once
 
 
 class Observer:
@@ -50,7 +51,7 @@ class Engine:
 
     `precision`: `bf16` computes networks in mixed precision, losses and dreams in single; `tf32` lets the GPU round the
     factors of products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked parts go through
-    torch.compile.
+    torch.compile; left open, in phases that are long enough for it to pay.
     """
 
     def __init__(
@@ -64,13 +65,17 @@ class Engine:
         self.precision = precision or ("bf16" if self.on_gpu and torch.cuda.is_bf16_supported(False) else "fp32")
         self.capture = self.on_gpu if capture is None else capture
         self.compile = (self.on_gpu and _has_triton(device)) if compile is None else compile
+        self.compile_from = PAYS_FROM if compile is None else 0  # steps
         if self.capture and not self.on_gpu:
             raise UserError("engine.capture needs a GPU. Leave it out, or set it to false.")
 
     def run(self, phase: Phase, seed: int, observer: Observer | None = None, start: Snapshot | None = None) -> None:
         """Train. `seed` belongs to (run, task, phase); `start` is a snapshot of the same phase to go on from."""
-        with self.arithmetic(tuned=self.capture), fast.compiling(self.compile):
+        with self.arithmetic(tuned=self.capture), fast.compiling(self.compiles(phase)):
             _Loop(self, phase, seed, observer or Observer()).run(start)
+
+    def compiles(self, phase: Phase) -> bool:
+        return self.compile and phase.total_steps >= self.compile_from
 
     def switches(self) -> dict[str, Any]:
         return {"precision": self.precision, "capture": self.capture, "compile": self.compile}

@@ -295,3 +295,13 @@ def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer
 def test_capture_without_a_gpu_is_a_persons_mistake():
     with pytest.raises(UserError, match=r"engine\.capture"):
         Engine(CPU, capture=True)
+
+
+def test_short_phases_are_not_compiled_unless_asked_for():
+    long, short = phase(net(), epochs=200), phase(net())
+    auto = Engine(CPU)
+    auto.compile = True
+    assert auto.compiles(long)
+    assert not auto.compiles(short)
+    assert Engine(CPU, compile=True).compiles(short)
+    assert not Engine(CPU).compiles(long)
