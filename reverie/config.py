@@ -63,10 +63,10 @@ class StreamConfig:
 @dataclass(frozen=True)
 class AugmentConfig:
     crop: int = 0  # zero-pad by so many pixels, then cut the original size out at random
-    resized_crop: bool = False  # cut a box of random size and shape out, and scale it to the full size
     flip: bool = False  # mirror half of the images
     brightness: float = 0.0  # factor drawn from 1 ± this
     contrast: float = 0.0  # factor drawn from 1 ± this
+    resized_crop: bool = False  # cut a box of random size and shape out, and scale it to the full size
 
     def __post_init__(self) -> None:
         check(self.crop >= 0, "augment.crop", self.crop, "0 or more")

@@ -41,8 +41,9 @@ def crop_boxes(draws: Tensor, width: int, height: int) -> Tensor:
     widths, heights = (area * aspect).sqrt(), (area / aspect).sqrt()
     fits = (widths <= width) & (heights <= height)
     first, any_fits = fits.byte().argmax(dim=1, keepdim=True), fits.any(dim=1)
-    wide = torch.where(any_fits, widths.gather(1, first)[:, 0], min(width, height * MOST_ASPECT))
-    high = torch.where(any_fits, heights.gather(1, first)[:, 0], min(height, width * MOST_ASPECT))
+    wide, high = widths.gather(1, first)[:, 0], heights.gather(1, first)[:, 0]
+    wide = torch.where(any_fits, wide, torch.full_like(wide, min(width, height * MOST_ASPECT)))
+    high = torch.where(any_fits, high, torch.full_like(high, min(height, width * MOST_ASPECT)))
     return torch.stack([draws[:, _ACROSS] * (width - wide), draws[:, _DOWN] * (height - high), wide, high], dim=1)
 
 
