@@ -27,7 +27,12 @@ SCHEMA = 1
 WARM_UP = 10  # steps that are not counted
 WINDOWS = 5  # the steps counted are cut into so many stretches, of which the median is taken
 
-SHAPES = {"digits": (10, 1, 8, 144), "cifar10": (10, 3, 32, 5000), "cifar100": (100, 3, 32, 500)}
+SHAPES = {
+    "digits": (10, 1, 8, 144),
+    "cifar10": (10, 3, 32, 5000),
+    "cifar100": (100, 3, 32, 500),
+    "tinyimagenet": (200, 3, 64, 500),
+}
 """Of the data sets that can be measured: classes, channels, pixels a side, training images a class."""
 
 

@@ -230,14 +230,14 @@ def data_list(data: DataFolder = Path("data")) -> None:
                 locate(name, data)
                 state = "found"
             except UserError:
-                state = f"missing; reverie data get {name}"
+                state = f"missing; reverie data get {name}" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
         table.add_row(name, about, state)
     console.print(table)
 
 
 @data_app.command("get", epilog="Example: reverie data get cifar100 --data ~/datasets")
 def data_get(
-    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet.")],
     data: DataFolder = Path("data"),
     mirror: Annotated[
         list[str] | None, typer.Option(help="Try this address first. May be given several times.")
@@ -254,13 +254,14 @@ def data_get(
 
 @data_app.command("check", epilog="Example: reverie data check photos")
 def data_check(
-    what: Annotated[str, typer.Argument(help="cifar10, cifar100, or a folder of images.")],
+    what: Annotated[str, typer.Argument(help="cifar10, cifar100, tinyimagenet, imagenet, or a folder of images.")],
     data: DataFolder = Path("data"),
 ) -> None:
-    """Check a data set's files against the published checksums, or read every image of a folder."""
+    """Check a data set's files against the published checksums, or read and count its images (ImageNet's: count)."""
+    from reverie.config import DataConfig
     from reverie.data.download import damaged_files
     from reverie.data.folder import read_folder
-    from reverie.data.sources import ARCHIVES, locate
+    from reverie.data.sources import ARCHIVES, locate, read
     from reverie.progress import counting
 
     if what in ARCHIVES:
@@ -268,10 +269,14 @@ def data_check(
         damaged = damaged_files(what, folder)
         if damaged:
             raise UserError(f"Damaged in {folder}: {', '.join(damaged)}. `reverie data get {what}` fetches them anew.")
-        console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
-        return
+        if ARCHIVES[what].files:
+            console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
+            return
     with counting(console, f"reading {what}") as progress:
-        dataset = read_folder(Path(what), size=32, progress=progress)
+        if what in ARCHIVES:
+            dataset = read(DataConfig(source=what), data, progress)
+        else:
+            dataset = read_folder(Path(what), size=32, progress=progress)
     table = Table("class", "training images", "test images", box=None)
     for label, name in enumerate(dataset.class_names):
         table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))

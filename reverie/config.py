@@ -38,7 +38,7 @@ def check(right: bool, key: str, value: Any, wanted: str) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    source: str = "digits"  # digits, cifar10, cifar100, or folder (any folder of images)
+    source: str = "digits"  # digits, cifar10, cifar100, tinyimagenet, imagenet, or folder (any folder of images)
     size: int | None = None  # pixels a side; none: as the source has them
     holdout: float = 0.2  # a folder without test images: the share of each class held out for testing
     storage: Literal["auto", "memory", "stream"] = "auto"  # decoded once into memory, or from disk batch by batch
@@ -66,9 +66,11 @@ class AugmentConfig:
     flip: bool = False  # mirror half of the images
     brightness: float = 0.0  # factor drawn from 1 ± this
     contrast: float = 0.0  # factor drawn from 1 ± this
+    resized_crop: bool = False  # cut a box of random size and shape out, and scale it to the full size
 
     def __post_init__(self) -> None:
         check(self.crop >= 0, "augment.crop", self.crop, "0 or more")
+        check(not (self.crop and self.resized_crop), "augment.crop", self.crop, "0 beside augment.resized_crop")
         for name in ("brightness", "contrast"):
             check(0 <= getattr(self, name) <= 1, f"augment.{name}", getattr(self, name), "between 0 and 1")
 
@@ -172,8 +174,10 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
         plain = self.as_dict()
-        del plain["keep"], plain["reference"], plain["data"]["storage"], plain["evaluate"]["batch_size"]
+        del plain["keep"], plain["reference"], plain["evaluate"]["batch_size"]
         del plain["engine"]["capture"], plain["engine"]["compile"]
+        if not self.augment.resized_crop:  # which cuts from the whole file, or from the square that memory holds
+            del plain["data"]["storage"]
         return plain
 
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:

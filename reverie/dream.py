@@ -95,8 +95,9 @@ class Dreamer:
         """The same `count` dreams each time, the class the teacher sees in each, and how sure it is."""
         rng = torch.Generator(self.device).manual_seed(seeding.derive(self.seed, "gallery", self.task))
         parts = []
-        for start in range(0, count, 500):
-            images = self.sample(min(500, count - start), rng)
+        at_once = max(1, min(500, 500 * 64**2 // self.teacher.preprocessing.size**2))  # fewer where they are large
+        for start in range(0, count, at_once):
+            images = self.sample(min(at_once, count - start), rng)
             sure, label = self.teacher.eval()(images).softmax(dim=1).max(dim=1)
             parts.append((images, label, sure))
         images, labels, confidence = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,18 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{config.preset}-{config.method}-{config.recipe}-seed{config.seed}"
 
 
-def make_stream(config: Config, dataset: Dataset) -> Stream:
-    order = class_order(config.stream.order, len(dataset.class_names), config.seed)
+def choose_classes(config: Config, count: int) -> list[int]:
+    """The classes of the stream in their order, out of `count` that there are."""
+    order = class_order(config.stream.order, count, config.seed)
     if config.stream.classes:
         if config.stream.classes > len(order):
             raise UserError(f"stream.classes is {config.stream.classes}, but there are only {len(order)} classes.")
         order = order[: config.stream.classes]
+    return order
+
+
+def make_stream(config: Config, dataset: Dataset) -> Stream:
+    order = choose_classes(config, len(dataset.class_names))
     stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
     return stream[: config.stream.take] if config.stream.take else stream
 
@@ -106,7 +113,8 @@ def execute(
     began = time.monotonic()
     observer = observer or RunObserver()
     where = find_device(device)
-    stream = make_stream(config, sources.read(config.data, Path(data), observer.reading))
+    dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
+    stream = make_stream(config, dataset)
     fingerprint = stream.dataset.fingerprint()
     run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
     with run_folder.lock():  # not before everything that can be wrong has been looked at

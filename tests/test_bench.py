@@ -45,8 +45,9 @@ def test_noise_has_the_shape_of_the_data_set():
     assert data.train.shape == (3, 32, 32)
     assert len(data.train) == 50_000
     assert len(data.class_names) == 100
-    with pytest.raises(UserError, match="folder"):
-        bench.noise(runs.configure("digits-5", "base", settings=["data.source=folder"]))
+    for source in ("folder", "imagenet"):
+        with pytest.raises(UserError, match=f"cifar100, tinyimagenet, not of '{source}'"):
+            bench.noise(runs.configure("digits-5", "base", settings=[f"data.source={source}"]))
 
 
 def test_a_task_that_is_not_there_is_a_mistake():

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from reverie import cli, load
+from reverie.data.sources import ARCHIVES
 from tests.conftest import TINY
+from tests.data.test_imagenet import write_imagenet, write_tiny_imagenet
 
 VERBS = [
     [],
@@ -77,7 +80,10 @@ def test_lists(reverie):
     methods = reverie("methods")[1]
     assert all(name in methods for name in ("abd", "joint", "lwf-synthetic"))
     assert "everything" in methods
-    assert "always there" in reverie("data", "list")[1]
+    sources = reverie("data", "list")[1]
+    assert "always there" in sources
+    assert "missing; reverie data get tinyimagenet" in sources
+    assert "missing; https://image-net.org" in sources
 
 
 def test_a_run_prints_its_figures_and_a_hint_about_omega(reverie, tmp_path):
@@ -146,6 +152,44 @@ def test_data_check_reads_a_folder_and_counts_its_images(reverie, photos):
     assert code == 0
     assert "note.txt" in out
     assert "banana" in out
+
+
+def test_data_check_counts_the_images_of_tiny_imagenet_and_imagenet(reverie, tmp_path, monkeypatch):
+    write_tiny_imagenet(tmp_path / "data")
+    write_imagenet(tmp_path / "data")
+    code, _, err = reverie("data", "check", "tinyimagenet")
+    assert code == 2
+    assert "28 of 110,000 images" in err
+    monkeypatch.setitem(ARCHIVES, "tinyimagenet", replace(ARCHIVES["tinyimagenet"], images=28))
+    for name, row in (("tinyimagenet", ["goldfish", "4", "3"]), ("imagenet", ["n01443537", "6", "2"])):
+        code, out, _ = reverie("data", "check", name)
+        assert code == 0
+        assert row in [line.split() for line in out.splitlines()]
+    assert [line.split()[-1] for line in reverie("data", "list")[1].splitlines()].count("found") == 2
+
+
+SMALL = ["data.size=16", "net.name=resnet8", "stream.split=2", "train.epochs=1", "train.batch_size=4", "dream.noise=8"]
+SMALL += ["dream.steps=2", "dream.width=8", "dream.batch_size=4"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "write", "settings"),
+    [
+        ("tinyimagenet-20", write_tiny_imagenet, []),
+        ("imagenet50-5", write_imagenet, ["stream.order=[2, 0, 3, 1]", "stream.classes=4"]),
+    ],
+)
+def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_path, preset, write, settings):
+    write(tmp_path / "data")
+    words = [word for setting in [*SMALL, *settings] for word in ("--set", setting)]
+    code, _, err = reverie("run", preset, "--out", "run", "--device", "cpu", *words)
+    assert (code, err) == (0, "")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["task_sizes"] == [2, 2]
+    assert len(result["metrics"]["accuracy_after"]) == 2
+    if preset == "imagenet50-5":
+        assert result["class_order"] == [2, 0, 3, 1]
+        assert result["metrics"]["accuracy_after"] == [1.0, 1.0]  # four classes, top-5
 
 
 @pytest.mark.parametrize(

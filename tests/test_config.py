@@ -10,6 +10,7 @@ import yaml
 from reverie import config as configuration
 from reverie import runs
 from reverie.config import RECIPES, RELEASED, Config, preset_names
+from reverie.data.stream import task_sizes
 from reverie.errors import UserError
 from reverie.methods import method_names
 
@@ -43,6 +44,41 @@ def test_the_released_recipe_differs_where_the_code_does():
     assert (paper.options["bn_momentum"], released.options["bn_momentum"]) == (0.1, 0.19)
     assert runs.configure("cifar100-10", "deepinversion").options["on_real"] == "padded"
     assert runs.configure("cifar100-10", "deepinversion", recipe="released").options["on_real"] == "old"
+
+
+def test_tiny_imagenet_is_trained_as_cifar_is():
+    tiny, cifar = (runs.configure(preset, "abd") for preset in ("tinyimagenet-20", "cifar100-10"))
+    assert (tiny.data.source, tiny.stream.split, tiny.stream.order) == ("tinyimagenet", 20, "seed")
+    for section in ("augment", "net", "train", "dream"):
+        assert getattr(tiny, section) == getattr(cifar, section)
+
+
+def test_imagenet50_is_trained_as_in_the_paper():
+    paper, released = (runs.configure("imagenet50-5", "abd", recipe=recipe) for recipe in RECIPES)
+    train = paper.train
+    assert (train.epochs, train.milestones, train.lr, train.momentum) == (100, (30, 60, 80, 90), 0.1, 0.9)
+    assert (train.weight_decay, paper.net.name, paper.evaluate.top) == (1e-4, "resnet18", 5)
+    assert (paper.stream.order, paper.stream.classes, paper.stream.split) == ("icarl-1993", 50, 5)
+    assert (paper.train.batch_size, released.train.batch_size) == (128, 256)
+    assert (paper.dream.steps, released.dream.steps) == (10_000, 50_000)
+    for made in (paper, released):
+        assert (made.augment.resized_crop, made.augment.flip, made.augment.crop) == (True, True, 0)
+        assert (made.augment.brightness, made.augment.contrast) == (0, 0)
+
+
+@pytest.mark.parametrize(("preset", "later"), [("50+5x10", [10] * 5), ("50+10x5", [5] * 10), ("50+25x2", [2] * 25)])
+def test_half_of_the_classes_may_come_first(preset, later):
+    assert task_sizes(runs.configure(f"cifar100-{preset}", "abd").stream.split, 100) == [50, *later]
+
+
+def test_how_images_are_stored_matters_to_resized_crops_alone():
+    for crop, same in (("false", True), ("true", False)):
+        settings = [f"augment.resized_crop={crop}", "augment.crop=0"]
+        memory, stream = (
+            runs.configure("digits-5", "abd", settings=[*settings, f"data.storage={storage}"])
+            for storage in ("memory", "stream")
+        )
+        assert (memory.identity() == stream.identity()) is same
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -80,6 +116,7 @@ def test_settings_win_over_the_preset_and_keep_their_type():
         ("train.epochs", "section.key=value"),
         ("=5", "section.key=value"),
         ("data.size=1", "at least 4 pixels"),
+        ("augment.resized_crop=true", "augment.crop must be 0 beside augment.resized_crop"),
         ("keep=[everything]", "one of models, dreamers"),
         ("train.epochs.x=5", "train.epochs must be a whole number"),
         ("train.momentum=1", "train.momentum must be at least 0 and below 1"),

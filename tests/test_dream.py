@@ -99,6 +99,15 @@ def test_a_watched_twin_takes_no_memory_and_follows_its_model():
     assert torch.equal(made.watched(images), made.teacher(images))
 
 
+@pytest.mark.parametrize(("size", "counts"), [(8, [500, 100]), (224, [40] * 15)])
+def test_a_gallery_takes_no_more_memory_for_large_images(monkeypatch, size, counts):
+    made, asked = dreamer(), []
+    monkeypatch.setattr(made.teacher, "preprocessing", Preprocessing(size, (0.3,), (0.4,)))
+    monkeypatch.setattr(made, "sample", lambda count, rng: asked.append(count) or torch.zeros(count, 1, 8, 8))
+    assert len(made.gallery(600)[0]) == 600
+    assert asked == counts
+
+
 def test_dreams_depend_on_seed_task_and_teacher_and_on_nothing_else():
     torch.manual_seed(1)
     a = dreamer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,17 @@ class NotAnImage(Exception):
     """The file cannot be read as an image, as a whole."""
 
 
-def decode(file: Path, size: int) -> tuple[np.ndarray, set[str]]:
-    """Pixels as uint8 [3, size, size]: the middle, scaled to `size`; and what was converted."""
+Box = tuple[float, float, float, float]  # left, top, width, height
+
+
+def decode(
+    file: Path, size: int, margin: float = 0.0, box: Callable[[int, int], Box] | None = None
+) -> tuple[np.ndarray, set[str]]:
+    """Pixels as uint8 [3, size, size], and what was converted.
+
+    They show the middle: the largest square, less the share `margin` on each side. Or they show the box that `box`
+    gives for the image's width and height.
+    """
     try:
         with Image.open(file) as opened:
             upright = ImageOps.exif_transpose(opened)
@@ -21,9 +31,13 @@ def decode(file: Path, size: int) -> tuple[np.ndarray, set[str]]:
     except Exception as error:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
         raise NotAnImage(f"{file}: {error}") from None
     image, converted = _to_rgb(upright)
-    if image.size != (size, size):
+    if box:
+        left, top, wide, high = box(*image.size)
+        right, bottom = min(left + wide, image.width), min(top + high, image.height)  # rounding may reach beyond
+        image = image.resize((size, size), Image.Resampling.BILINEAR, (left, top, right, bottom))
+    elif margin or image.size != (size, size):
         converted.add("another size")
-        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, margin)
     return np.asarray(image).transpose(2, 0, 1).copy(), converted
 
 

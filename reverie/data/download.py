@@ -8,10 +8,11 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from reverie.data.folder import Progress
+from reverie.data.folder import Progress, files_below
 from reverie.data.sources import ARCHIVES, Archive
 from reverie.errors import UserError, explaining
 
@@ -32,8 +33,7 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
         packed = Path(scratch) / "archive"
         _download_any(addresses, packed, archive, progress)
         unpacked = Path(scratch) / "unpacked"
-        with tarfile.open(packed) as tar:
-            tar.extractall(unpacked, filter="data")
+        _unpack(packed, unpacked)
         bad = damaged_files(name, unpacked / archive.folder)
         if bad:
             raise UserError(f"The archive of {archive.title} holds damaged files: {', '.join(bad)}.")
@@ -44,16 +44,25 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
 
 
 def find_archive(name: str) -> Archive:
-    if name not in ARCHIVES:
-        raise UserError(f"{name!r} is not a data set reverie can download; it knows {', '.join(ARCHIVES)}.")
+    known = [known for known, archive in ARCHIVES.items() if archive.md5]
+    if name not in known:
+        where = f" {ARCHIVES[name].url} has it, for those with an account (docs/data.md)." if name in ARCHIVES else ""
+        raise UserError(f"{name!r} is not a data set reverie can download; it knows {', '.join(known)}.{where}")
     return ARCHIVES[name]
 
 
 @explaining("read", "Change its permissions.")
 def damaged_files(name: str, folder: Path) -> list[str]:
-    """The official files that are missing from `folder` or differ from what was published."""
-    files = find_archive(name).files
-    return [file for file, md5 in files.items() if not (folder / file).is_file() or md5_of(folder / file) != md5]
+    """What is missing from the official `folder` or differs from what was published; of images, how many there are."""
+    archive = ARCHIVES[name]
+    files = archive.files.items()
+    bad = [file for file, md5 in files if not (folder / file).is_file() or md5_of(folder / file) != md5]
+    if archive.images:
+        inner = [folder / part for part in archive.folders if (folder / part).is_dir()]
+        images = sum(file.suffix.lower() in (".jpeg", ".jpg") for part in inner for file in files_below(part))
+        if images != archive.images:
+            bad.append(f"{images:,} of {archive.images:,} images")
+    return bad
 
 
 def md5_of(file: Path) -> str:
@@ -62,7 +71,18 @@ def md5_of(file: Path) -> str:
 
 
 def _address(mirror: str, archive: Archive) -> str:
-    return mirror if mirror.endswith((".gz", ".tgz", ".tar")) else f"{mirror.rstrip('/')}/{Path(archive.url).name}"
+    return (
+        mirror if mirror.endswith((".gz", ".tgz", ".tar", ".zip")) else f"{mirror.rstrip('/')}/{Path(archive.url).name}"
+    )
+
+
+def _unpack(packed: Path, target: Path) -> None:
+    if zipfile.is_zipfile(packed):
+        with zipfile.ZipFile(packed) as archive:
+            archive.extractall(target)
+    else:
+        with tarfile.open(packed) as tar:
+            tar.extractall(target, filter="data")
 
 
 def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, progress: Progress | None) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from reverie.data.augment import DRAWS, Augmenter
+from reverie.data.augment import DRAWS, Augmenter, draw_numbers, resized_crop
 from reverie.data.images import Images, MemoryImages
 from reverie.seeding import generator
 
@@ -53,10 +53,10 @@ class Source:
         rng = generator(seed, "feed", name)
         rows = steps * self.share
         if self.rule == "replace":
-            return torch.randint(len(self.images), (rows,), generator=rng), torch.rand(rows, DRAWS, generator=rng)
+            return torch.randint(len(self.images), (rows,), generator=rng), draw_numbers(rows, rng)
         rounds = -(-rows // len(self.images))
         order = torch.cat([torch.randperm(len(self.images), generator=rng) for _ in range(rounds)])[:rows]
-        return order, torch.rand(len(self.images), DRAWS, generator=rng)[order]
+        return order, draw_numbers(len(self.images), rng)[order]
 
 
 class Feed(Protocol):
@@ -101,8 +101,11 @@ class DeviceFeed:
     def draw(self) -> Batch:
         rows = (self._step * self.batch_size + self._row) % len(self._order)
         self._step += 1
-        index = self._order[rows]
-        return Batch(self.augment(self.pixels[index], self._draws[rows]), self.labels[index])
+        index, draws = self._order[rows], self._draws[rows]
+        pixels = self.pixels[index]
+        if self.augment.config.resized_crop:
+            pixels = resized_crop(pixels, draws)
+        return Batch(self.augment(pixels, draws), self.labels[index])
 
 
 class StreamingFeed:
@@ -141,14 +144,17 @@ class StreamingFeed:
             waiting: list[Future[Tensor]] = []
             for step in range(len(order)):
                 while len(waiting) < self.AHEAD and step + len(waiting) < len(order):
-                    waiting.append(threads.submit(self._read, order[step + len(waiting)]))
+                    coming = step + len(waiting)
+                    waiting.append(threads.submit(self._read, order[coming], draws[coming]))
                 yield waiting.pop(0).result(), self._labels[order[step]], draws[step]
 
-    def _read(self, index: Tensor) -> Tensor:
+    def _read(self, index: Tensor, draws: Tensor) -> Tensor:
         """Each row lies in the part of the batch that belongs to its source."""
         parts, row = [], 0
         for source, offset in zip(self.sources, self._offsets, strict=True):
-            parts.append(source.images.read(index[row : row + source.share] - offset))
+            rows = slice(row, row + source.share)
+            cut = draws[rows] if self.augment.config.resized_crop else None
+            parts.append(source.images.read(index[rows] - offset, cut))
             row += source.share
         return torch.cat(parts)
 

@@ -35,19 +35,35 @@ def read_folder(
 ) -> Dataset:
     """Classes are the names of the folders, in sorted order."""
     train, test = find_files(root, holdout)
+    return decode_files("folder", root, train, test, size=size, storage=storage, progress=progress)
+
+
+def decode_files(
+    name: str,
+    root: Path,
+    train: dict[str, list[Path]],
+    test: dict[str, list[Path]],
+    *,
+    size: int,
+    storage: Literal["auto", "memory", "stream"] = "auto",
+    class_names: tuple[str, ...] | None = None,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """A data set of files by class, every one of them looked into. Classes are in sorted order."""
     names = tuple(sorted(train))
-    files = [(file, label) for label, name in enumerate(names) for file in (*train[name], *test[name])]
+    files = [(file, label) for label, key in enumerate(names) for file in (*train[key], *test[key])]
     bytes_needed = len(files) * 3 * size * size
     in_memory = storage == "memory" or (storage == "auto" and bytes_needed <= MEMORY_LIMIT)
     digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
     content = hashlib.blake2b(digest_size=16)
 
     def part(which: dict[str, list[Path]], kind: str) -> Images:
-        kept = [(file, label) for label, name in enumerate(names) for file in which[name] if file in digests]
+        kept = [(file, label) for label, key in enumerate(names) for file in which[key] if file in digests]
         left = {label for _, label in kept}
-        for label, name in enumerate(names):
+        for label, missing in enumerate(names):
             if label not in left:
-                raise UserError(f"Class {name!r} in {root} has no {kind} image that can be read.")
+                raise UserError(f"Class {missing!r} in {root} has no {kind} image that can be read.")
         content.update(kind.encode())
         for file, label in kept:
             content.update(label.to_bytes(4, "big") + digests[file])
@@ -56,7 +72,8 @@ def read_folder(
             return MemoryImages(torch.from_numpy(np.stack([pixels[file] for file, _ in kept])), labels)
         return DiskImages(tuple(file for file, _ in kept), labels, size)
 
-    return Dataset("folder", part(train, "training"), part(test, "test"), names, None, content.hexdigest())
+    parts = part(train, "training"), part(test, "test")
+    return Dataset(name, *parts, class_names or names, normalisation, content.hexdigest())
 
 
 @explaining("read", "Change its permissions, or choose another folder.")
@@ -65,7 +82,7 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Point --data at a folder with one sub-folder of images a class.")
     test_root = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
-    if test_root and {folder.name for folder in _folders(root)} <= {"test", "val"}:
+    if test_root and {folder.name for folder in folders_in(root)} <= {"test", "val"}:
         raise UserError(f"{root} has {test_root.name}/ but no train/. Put training images into train/CLASS/.")
     if (root / "train").is_dir() and test_root:
         train, test = _classes(root / "train"), _classes(test_root)
@@ -84,7 +101,7 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    found = {sub.name: _files(sub) for sub in _folders(folder)}
+    found = {sub.name: files_below(sub) for sub in folders_in(folder)}
     if not found:
         raise UserError(f"{folder} has no sub-folders. reverie expects one folder of images a class.")
     for name, files in found.items():
@@ -93,11 +110,11 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders_in(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _files(folder: Path) -> list[Path]:
+def files_below(folder: Path) -> list[Path]:
     """All files below it. A folder that may not be read is an error, not an empty one."""
 
     def refuse(error: OSError) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reverie.data.decode import NotAnImage, decode
+from reverie.data.augment import crop_boxes, resized_crop
+from reverie.data.decode import Box, NotAnImage, decode
 from reverie.errors import UserError
+
+log = logging.getLogger("reverie")
 
 
 class Images(Protocol):
-    """Labelled images of one size. `read` gives pixels as uint8 [n, channels, side, side]."""
+    """Labelled images of one size. `read` gives pixels as uint8 [n, channels, side, side].
+
+    With the random numbers of `augment.draw_numbers`, one row an image, it gives resized crops.
+    """
 
     @property
     def labels(self) -> Tensor: ...
@@ -26,7 +37,7 @@ class Images(Protocol):
     def __len__(self) -> int: ...
     def select(self, index: Tensor) -> Images: ...
     def relabel(self, labels: Tensor) -> Images: ...
-    def read(self, index: Tensor) -> Tensor: ...
+    def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,9 @@ class MemoryImages:
     def relabel(self, labels: Tensor) -> MemoryImages:
         return MemoryImages(self.pixels, labels)
 
-    def read(self, index: Tensor) -> Tensor:
-        return self.pixels[index]
+    def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
+        pixels = self.pixels[index]
+        return pixels if draws is None else resized_crop(pixels, draws)
 
     def resized(self, size: int) -> MemoryImages:
         if self.shape[1:] == (size, size):
@@ -66,11 +78,17 @@ class MemoryImages:
 
 @dataclass(frozen=True)
 class DiskImages:
-    """Images that are decoded when they are asked for, by threads, since there are too many to hold."""
+    """Images that are decoded when they are asked for, by threads, since there are too many to hold.
+
+    Where nobody has looked into the files before (`checked` is false), one that cannot be read is warned of by name,
+    and the next of its class is shown in its place: the same one every time.
+    """
 
     files: tuple[Path, ...]
     labels: Tensor
     size: int
+    margin: float = 0.0  # a share of the image that is left off on each side, unless a crop is asked for
+    checked: bool = True
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,35 +98,60 @@ class DiskImages:
         return len(self.files)
 
     def select(self, index: Tensor) -> DiskImages:
-        return DiskImages(tuple(self.files[i] for i in index.tolist()), self.labels[index], self.size)
+        return replace(self, files=tuple(self.files[i] for i in index.tolist()), labels=self.labels[index])
 
     def relabel(self, labels: Tensor) -> DiskImages:
-        return DiskImages(self.files, labels, self.size)
+        return replace(self, labels=labels)
 
-    def read(self, index: Tensor) -> Tensor:
+    def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
+        rows: Iterable[Tensor | None] = repeat(None) if draws is None else draws.split(1)
         with ThreadPoolExecutor() as threads:
-            return torch.stack([*threads.map(self._pixels, index.tolist())])
+            return torch.stack([*threads.map(self._pixels, index.tolist(), rows)])
 
-    def _pixels(self, i: int) -> Tensor:
-        try:
-            return torch.from_numpy(decode(self.files[i], self.size)[0])
-        except NotAnImage:
+    def _pixels(self, i: int, draws: Tensor | None) -> Tensor:
+        with suppress(NotAnImage):
+            return self._decoded(i, draws)
+        if self.checked:
             raise UserError(
                 f"{self.files[i]} could be read when the run began, and no longer can. "
                 "Put it back as it was; the same command then goes on."
-            ) from None
+            )
+        _warn_once(self.files[i])
+        same = (self.labels == self.labels[i]).nonzero().flatten().tolist()
+        here = same.index(i)
+        for other in (*same[here + 1 :], *same[:here]):
+            with suppress(NotAnImage):
+                return self._decoded(other, draws)
+        raise UserError(f"{self.files[i]} cannot be read, nor can any other image of its class.")
+
+    def _decoded(self, i: int, draws: Tensor | None) -> Tensor:
+        box = None if draws is None else functools.partial(_crop_box, draws)
+        return torch.from_numpy(decode(self.files[i], self.size, self.margin, box)[0])
+
+
+def _crop_box(draws: Tensor, width: int, height: int) -> Box:
+    left, top, wide, high = crop_boxes(draws, width, height)[0].tolist()
+    return left, top, wide, high
+
+
+@functools.cache
+def _warn_once(file: Path) -> None:
+    log.warning("%s is not an image that can be read; the next of its class stands in for it.", file)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test images with labels 0..K-1 in the order of `class_names`."""
+    """Training and test images with labels 0..K-1 in the order of `class_names`.
+
+    A very large one holds images of those classes only that were asked for; the names are always all.
+    """
 
     name: str
     train: Images
     test: Images
     class_names: tuple[str, ...]
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean and deviation by channel, where published
-    content: str | None = None  # a digest of all pixels, from a source that may not hold them
+    content: str | None = None  # a digest of the content, from a source that may not hold the pixels
 
     def fingerprint(self) -> str:
         """Equal for equal data, wherever it lies and however it is stored."""

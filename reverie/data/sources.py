@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from reverie.config import DataConfig
+from reverie.data import imagenet
 from reverie.data.folder import Progress, read_folder
+from reverie.data.imagenet import Choose
 from reverie.data.images import Dataset, MemoryImages
 from reverie.errors import UserError, did_you_mean, explaining
 
@@ -29,8 +31,15 @@ class Archive:
     folder: str
     megabytes: int
     url: str
-    md5: str
-    files: dict[str, str]
+    md5: str | None  # none: nobody can download it without an account
+    files: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()  # of images
+    images: int | None = None  # in these folders, all together
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What must be there."""
+        return (*self.files, *self.folders)
 
 
 ARCHIVES = {
@@ -62,10 +71,29 @@ ARCHIVES = {
             "meta": "7973b15100ade9c7d40fb424638fde48",
         },
     ),
+    "tinyimagenet": Archive(
+        title="Tiny-ImageNet",
+        folder="tiny-imagenet-200",
+        megabytes=237,
+        url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        md5="90528d7ca1a48142e341f4ef8d21d0de",
+        folders=("train", "val"),
+        images=110_000,
+    ),
+    "imagenet": Archive(
+        title="ImageNet",
+        folder="imagenet",
+        megabytes=144_000,
+        url="https://image-net.org/download.php",
+        md5=None,
+        folders=("train", "val"),
+    ),
 }
 
 
-def read_digits(config: DataConfig, root: Path, progress: Progress | None = None) -> Dataset:
+def read_digits(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, one channel; they come with the library."""
     from sklearn.datasets import load_digits
 
@@ -82,7 +110,9 @@ def read_digits(config: DataConfig, root: Path, progress: Progress | None = None
     return Dataset("digits", train, test, names, DIGITS_NORMALISATION)
 
 
-def read_cifar10(config: DataConfig, root: Path, progress: Progress | None = None) -> Dataset:
+def read_cifar10(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
     folder = locate("cifar10", root)
     train = [_cifar_file(folder / f"data_batch_{i}", b"labels") for i in range(1, 6)]
     images = MemoryImages(torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train]))
@@ -91,7 +121,9 @@ def read_cifar10(config: DataConfig, root: Path, progress: Progress | None = Non
     return _cifar("cifar10", config, images, _cifar_file(folder / "test_batch", b"labels"), names, normalisation)
 
 
-def read_cifar100(config: DataConfig, root: Path, progress: Progress | None = None) -> Dataset:
+def read_cifar100(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
     folder = locate("cifar100", root)
     train, test = (_cifar_file(folder / part, b"fine_labels") for part in ("train", "test"))
     names = _cifar_names(folder / "meta", b"fine_label_names")
@@ -99,26 +131,42 @@ def read_cifar100(config: DataConfig, root: Path, progress: Progress | None = No
     return _cifar("cifar100", config, train, test, names, normalisation)
 
 
-def read_image_folder(config: DataConfig, root: Path, progress: Progress | None = None) -> Dataset:
+def read_tinyimagenet(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
+    return imagenet.read_tiny_imagenet(locate("tinyimagenet", root), config, progress)
+
+
+def read_imagenet(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
+    return imagenet.read_imagenet(locate("imagenet", root), config, progress, choose)
+
+
+def read_image_folder(
+    config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
+) -> Dataset:
     size = config.size or 64
     return read_folder(root, size=size, holdout=config.holdout, storage=config.storage, progress=progress)
 
 
-Reader = Callable[[DataConfig, Path, Progress | None], Dataset]
+Reader = Callable[[DataConfig, Path, Progress | None, Choose | None], Dataset]
 SOURCES: dict[str, tuple[str, Reader]] = {
     "digits": ("handwritten digits, 10 classes, 8×8, embedded (scikit-learn)", read_digits),
     "cifar10": ("CIFAR-10, 10 classes, 32×32, 60,000 images", read_cifar10),
     "cifar100": ("CIFAR-100, 100 classes, 32×32, 60,000 images", read_cifar100),
+    "tinyimagenet": ("Tiny-ImageNet, 200 classes, 64×64, 110,000 images", read_tinyimagenet),
+    "imagenet": ("ImageNet (ILSVRC2012), 1,000 classes, 224×224, 1,331,167 images, streamed", read_imagenet),
     "folder": ("any folder of images: train/CLASS/* and test/CLASS/*, or CLASS/*", read_image_folder),
 }
 
 
-def read(config: DataConfig, root: Path, progress: Progress | None = None) -> Dataset:
-    """The data set that `config` names, from under `root`."""
+def read(config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None) -> Dataset:
+    """The data set that `config` names, from under `root`; `choose` says which classes will be needed."""
     if config.source not in SOURCES:
         hint = did_you_mean(config.source, SOURCES)
         raise UserError(f"data.source {config.source!r} is unknown.{hint} `reverie data list` shows what there is.")
-    return SOURCES[config.source][1](config, root, progress)
+    return SOURCES[config.source][1](config, root, progress, choose)
 
 
 @explaining("read", "Change its permissions, or choose another --data.")
@@ -126,11 +174,19 @@ def locate(name: str, root: Path) -> Path:
     """The folder with the official files of `name`, at or under `root`."""
     archive = ARCHIVES[name]
     for folder in (root / archive.folder, root):
-        if all((folder / file).is_file() for file in archive.files):
+        if all((folder / file).is_file() for file in archive.files) and all(
+            (folder / inner).is_dir() for inner in archive.folders
+        ):
             return folder
+    how = (
+        f"`reverie data get {name} --data {root}` downloads it ({archive.megabytes} MB from {archive.url})"
+        if archive.md5
+        else f"Get it from {archive.url} (an account is needed), and unpack it so that {root / archive.folder} holds "
+        "train/WNID/*.JPEG and val/WNID/*.JPEG (docs/data.md)"
+    )
     raise UserError(
-        f"{archive.title} is not under {root}: {archive.folder}/{next(iter(archive.files))} is missing.\n"
-        f"`reverie data get {name} --data {root}` downloads it ({archive.megabytes} MB); or point --data at its folder."
+        f"{archive.title} is not under {root}: {archive.folder}/{archive.parts[0]} is missing.\n"
+        f"{how}; or point --data at its folder."
     )
 
 

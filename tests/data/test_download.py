@@ -5,12 +5,16 @@ import hashlib
 import http.server
 import tarfile
 import threading
+import zipfile
+from dataclasses import replace
 
 import pytest
 
+from reverie.config import DataConfig
 from reverie.data import download
-from reverie.data.sources import ARCHIVES, Archive
+from reverie.data.sources import ARCHIVES, Archive, read
 from reverie.errors import UserError
+from tests.data.test_imagenet import write_tiny_imagenet
 from tests.data.test_sources import write_cifar100
 
 
@@ -107,5 +111,28 @@ def test_a_file_that_may_not_be_read_is_an_error(archive, tmp_path, monkeypatch)
 
 
 def test_an_unknown_name_is_an_error():
-    with pytest.raises(UserError, match="cifar10, cifar100"):
+    with pytest.raises(UserError, match="cifar10, cifar100, tinyimagenet"):
         download.find_archive("mnist")
+
+
+def test_imagenet_cannot_be_downloaded_and_it_is_said_who_has_it():
+    with pytest.raises(UserError, match=r"'imagenet' is not .*https://image-net\.org"):
+        download.fetch("imagenet", "data")
+
+
+def test_tiny_imagenet_is_fetched_from_its_zip_and_its_images_are_counted(server, tmp_path, monkeypatch):
+    address, web = server
+    folder = write_tiny_imagenet(tmp_path / "made")
+    packed = web / "tiny-imagenet-200.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, file.relative_to(folder.parent))
+    md5 = hashlib.md5(packed.read_bytes()).hexdigest()
+    small = replace(ARCHIVES["tinyimagenet"], url=f"{address}/{packed.name}", md5=md5, images=28)
+    monkeypatch.setitem(ARCHIVES, "tinyimagenet", small)
+    target = download.fetch("tinyimagenet", tmp_path / "data")
+    assert len(read(DataConfig(source="tinyimagenet"), tmp_path / "data").train) == 16
+    next((target / "val" / "images").iterdir()).unlink()
+    assert download.damaged_files("tinyimagenet", target) == ["27 of 28 images"]
+    download.fetch("tinyimagenet", tmp_path / "data", [f"{address}/{packed.name}"])
+    assert download.damaged_files("tinyimagenet", target) == []

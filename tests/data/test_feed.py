@@ -1,15 +1,20 @@
 """Feeds: every image once an epoch, the same batch for the same (seed, step), from memory and from disk alike."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from reverie.config import AugmentConfig
 from reverie.data.augment import Augmenter, Normaliser
 from reverie.data.feed import DeviceFeed, NoData, Source, StreamingFeed, make_feed
 from reverie.data.folder import read_folder
-from reverie.data.images import MemoryImages
+from reverie.data.images import DiskImages, MemoryImages
 
 CPU = torch.device("cpu")
 PLAIN = Augmenter(AugmentConfig(), Normaliser((0.0,), (1.0,)))
@@ -109,6 +114,62 @@ def test_the_image_of_an_epoch_is_augmented_the_same_wherever_it_stands():
         by_label.append(dict(rows))
     assert by_label[0].keys() == by_label[1].keys()
     assert all(torch.equal(by_label[0][k], by_label[1][k]) for k in by_label[0])
+
+
+RESIZED = Augmenter(AugmentConfig(resized_crop=True, flip=True), Normaliser((0.0,) * 3, (1.0,) * 3))
+
+
+def written(folder, count=12, width=20, height=20):
+    """Files of smooth colours, without loss; the label is the number."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    files = []
+    for number in range(count):
+        values = np.stack([rows * 12, columns * 12, (rows + columns) * (number % 5)], axis=-1) % 256
+        files.append(folder / f"{number}.png")
+        Image.fromarray(values.astype(np.uint8)).save(files[-1])
+    return DiskImages(tuple(files), torch.arange(count), 20)
+
+
+def by_label(batches):
+    return {int(label): image for b in batches for label, image in zip(b.labels, b.images, strict=True)}
+
+
+def test_the_resized_crop_of_an_image_is_the_same_in_any_batch_with_any_number_of_threads(tmp_path, monkeypatch):
+    images = written(tmp_path, width=50, height=30)
+    once = by_label(epoch(make_feed([Source(images, 4)], RESIZED, CPU)))
+    monkeypatch.setattr("reverie.data.images.ThreadPoolExecutor", partial(ThreadPoolExecutor, 1))
+    again = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU)))
+    other = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU), seed=2))
+    assert once.keys() == again.keys() == other.keys()
+    for label in once:
+        assert torch.equal(once[label], again[label])
+        assert not torch.equal(once[label], other[label])
+
+
+def test_a_resized_crop_from_disk_and_from_memory_are_the_same_but_for_rounding(tmp_path):
+    """Pillow rounds twice. Only files that have the size already: of others, memory holds no more than the middle."""
+    on_disk = written(tmp_path)
+    in_memory = MemoryImages(on_disk.read(torch.arange(12)), on_disk.labels)
+    streamed, held = (make_feed([Source(images, 4)], RESIZED, CPU) for images in (on_disk, in_memory))
+    assert isinstance(streamed, StreamingFeed)
+    assert isinstance(held, DeviceFeed)
+    for a, b in zip(epoch(streamed), epoch(held), strict=True):
+        assert torch.equal(a.labels, b.labels)
+        assert (a.images - b.images).abs().max() <= 2.1 / 255
+    for a, b in zip(epoch(StreamingFeed([Source(in_memory, 4)], RESIZED, CPU)), epoch(held), strict=True):
+        assert torch.equal(a.images, b.images)
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
+def test_an_epoch_of_resized_crops_can_be_entered_at_any_step(kind, tmp_path):
+    feed = kind([Source(written(tmp_path, width=24), 4)], RESIZED, CPU)
+    whole, rest = epoch(feed, seed=3), epoch(feed, seed=3, step=2)
+    assert torch.equal(whole[2].images, rest[0].images)
+
+
+def test_without_a_feed_images_are_read_whole(tmp_path):
+    images = written(tmp_path)
+    assert torch.equal(images.read(torch.tensor([3]))[0, 0, :, 0], torch.arange(20, dtype=torch.uint8) * 12)
 
 
 def test_the_dreamers_feed_gives_nothing_but_random_numbers():
