@@ -34,7 +34,7 @@ class Coreset:
         return len(self.images)
 
     def admit(self, images: Images, classes: int, choose: Callable[[Images, int, int], Tensor]) -> None:
-        """Share the room among `classes` classes, and take those of `images` in.
+        """Share the room among `classes` classes, and take those of `images` in, unless they are there already.
 
         `choose(images, label, count)` gives the rows of at most `count` distinct images of one class, best first.
         """
@@ -99,9 +99,8 @@ class CoresetMethod(Method):
         self.coreset = Coreset(config.coreset.size, (shape.channels, shape.size, shape.size))
 
     def remember(self, task: Task) -> None:
-        """Take the task's classes into the coreset, unless they are there: chosen before an interruption, perhaps."""
-        if self.coreset.classes < self.total:
-            self.coreset.admit(task.images, self.total, self._choose)
+        """Take the task's classes into the coreset."""
+        self.coreset.admit(task.images, self.total, self._choose)
 
     def end(self, task: Task) -> None:
         self.remember(task)

@@ -43,6 +43,9 @@ def test_the_coreset_keeps_its_laws_whatever_arrives(size, tasks):
         before = {label: of_class(coreset, label) for label in range(seen)}
         shown, seen = shown + len(labels), seen + len(counts)
         coreset.admit(images, seen, last_first)
+        first_time = coreset.images
+        coreset.admit(images, seen, lambda *_: pytest.fail("chosen anew"))  # as a resumed run does
+        assert torch.equal(coreset.images.pixels, first_time.pixels)
         quotas, now = shares(size, seen), {label: of_class(coreset, label) for label in range(seen)}
         assert len(coreset) <= size
         assert len({str(image) for image in coreset.images.pixels.tolist()}) == len(coreset)
