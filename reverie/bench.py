@@ -111,8 +111,10 @@ def _measure_task(
     shape = Preprocessing(stream.dataset.train.shape[1], mean, deviation)
     learner = Learner.fresh(config, shape, stream.classes_in_all, device)
     engine = Engine(device, mode.precision, mode.capture, mode.compile)
-    for earlier in range(index):
-        learner.classifier.grow(stream[earlier].names)
+    for earlier in stream[:index]:  # not learned, but what would be kept of it is
+        learner.method.begin(earlier)
+        learner.classifier.grow(earlier.names)
+        learner.method.end(earlier)
     task = stream[index]
     learner.method.begin(task)
     learner.classifier.grow(task.names)

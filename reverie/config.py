@@ -125,6 +125,16 @@ class DreamConfig:
 
 
 @dataclass(frozen=True)
+class CoresetConfig:
+    """Only for methods that keep one."""
+
+    size: int = 2000  # images in all, shared by all classes
+
+    def __post_init__(self) -> None:
+        check(self.size >= 1, "coreset.size", self.size, "at least 1")
+
+
+@dataclass(frozen=True)
 class EvaluateConfig:
     top: Literal[1, 5] = 1  # a prediction counts when the class is among the first so many
     batch_size: int = 1000
@@ -155,6 +165,7 @@ class Config:
     net: NetConfig = NetConfig()
     train: TrainConfig = TrainConfig()
     dream: DreamConfig = DreamConfig()
+    coreset: CoresetConfig = CoresetConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     engine: EngineConfig = EngineConfig()
     keep: tuple[Literal["models", "dreamers"], ...] = ()  # of every task, for diagnosis; the last model is always kept
@@ -193,7 +204,7 @@ class Config:
         return hashlib.blake2b(json.dumps(deciding, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "evaluate", "engine")
+SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "coreset", "evaluate", "engine")
 
 
 def load(

@@ -75,7 +75,7 @@ class Dreamer:
     def losses(self, noise: Noise) -> Mapping[str, Tensor]:
         images = self.generator(noise.values)
         features, statistics = excite(self.watched, images)
-        logits = self.watched.head(features)[:, : self.watched.seen]
+        logits = self.watched.logits(features)
         weights = self.config
         return {
             "content": weights.content * losses.content(logits, weights.temperature),

@@ -45,6 +45,13 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> 
     return _soft_cross_entropy(student, targets, temperature)
 
 
+def distillation_by_task(student: Tensor, teacher: Tensor, sizes: Sequence[int], temperature: float = 2.0) -> Tensor:
+    """Distillation among each task's own classes, a task weighing as much as it has classes. `sizes` counts them."""
+    pairs = zip(sizes, student.split([*sizes], dim=1), teacher.split([*sizes], dim=1), strict=True)
+    parts = [size / sum(sizes) * distillation(ours, theirs, temperature) for size, ours, theirs in pairs]
+    return torch.stack(parts).sum()
+
+
 def padded_distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """The same over all the student's classes, with probability zero for those the teacher does not know (eq. 9)."""
     targets = F.softmax(_wide(teacher) / temperature, dim=1)

@@ -18,7 +18,7 @@ import torch
 
 from reverie import config as configuration
 from reverie import disk, provenance, results
-from reverie.config import Config, Recipe
+from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data import sources
 from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, Task, class_order, task_sizes
@@ -72,6 +72,8 @@ def configure(
         )
 
     chosen, upper_bound = load(method, True), load("joint", False)
+    if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
+        chosen = replace(chosen, coreset=CoresetConfig())
     return replace(chosen, reference=upper_bound.training_digest())
 
 

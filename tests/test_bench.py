@@ -30,6 +30,11 @@ def test_every_phase_of_every_task_asked_for_is_timed():
         assert measured.peak_memory_bytes is None
 
 
+def test_a_method_with_a_coreset_is_timed_with_one():
+    made = bench.measure("digits-5", ["rehearsal", "bic"], [3], ["fp32"], 2, CPU, TINY)
+    assert [(m.method, m.phase) for m in made] == [("rehearsal", "learn"), ("bic", "learn"), ("bic", "correct")]
+
+
 def test_the_clock_counts_steps_after_warming_up_and_takes_the_median(monkeypatch):
     now = iter([0.0, 1.0, 2.0, 30.0, 31.0, 32.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))

@@ -18,7 +18,7 @@ from reverie.phase import SGD, Phase, Steps
 
 pytestmark = pytest.mark.gpu
 
-METHODS = ["base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+METHODS = ["base", "lwf", "lwf-synthetic", "deepinversion", "abd", "rehearsal", "lwf-coreset", "e2e", "bic"]
 TEACHER_CLASSES = 20
 
 
@@ -33,7 +33,10 @@ def third_task(method: str, device: torch.device, *settings: str) -> tuple[Learn
     config = runs.configure("cifar100-10", method, settings=["dream.steps=50", *settings])
     stream = runs.make_stream(config, noise(config))
     learner = Learner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
-    learner.classifier.grow([*stream[0].names, *stream[1].names])
+    for earlier in stream[:2]:
+        learner.method.begin(earlier)
+        learner.classifier.grow(earlier.names)
+        learner.method.end(earlier)
     rng = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
         learner.classifier.train()

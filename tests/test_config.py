@@ -12,7 +12,7 @@ from reverie import runs
 from reverie.config import RECIPES, RELEASED, Config, preset_names
 from reverie.data.stream import task_sizes
 from reverie.errors import UserError
-from reverie.methods import method_names
+from reverie.methods import find_method, method_names
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -117,6 +117,7 @@ def test_settings_win_over_the_preset_and_keep_their_type():
         ("=5", "section.key=value"),
         ("data.size=1", "at least 4 pixels"),
         ("augment.resized_crop=true", "augment.crop must be 0 beside augment.resized_crop"),
+        ("coreset.size=0", "coreset.size must be at least 1"),
         ("keep=[everything]", "one of models, dreamers"),
         ("train.epochs.x=5", "train.epochs must be a whole number"),
         ("train.momentum=1", "train.momentum must be at least 0 and below 1"),
@@ -252,6 +253,25 @@ def test_identity_ignores_what_cannot_change_a_figure():
     assert plain.identity() == same.identity() != other.identity()
 
 
+def test_the_coresets_size_is_the_presets_and_counts_only_where_one_is_kept():
+    assert runs.configure("cifar100-10", "bic").coreset.size == 2000
+    assert runs.configure("digits-5", "bic").coreset.size == 100
+    bic, larger = (runs.configure("digits-5", "bic", settings=[f"coreset.size={size}"]) for size in (100, 200))
+    assert bic.differences(larger) == {"coreset.size": (100, 200)}
+    assert bic.reference == larger.reference
+    assert runs.configure("cifar100-10", "bic").options["correction_lr"] == 0.001
+    assert runs.configure("cifar100-10", "e2e").options["balancing_lr"] == 0.001
+    abd, same = (runs.configure("digits-5", "abd", settings=[f"coreset.size={size}"]) for size in (100, 200))
+    assert abd.identity() == same.identity()
+
+
+def test_a_configuration_from_before_there_were_coresets_is_the_same_run():
+    new = runs.configure("digits-5", "abd")
+    old = new.as_dict()
+    del old["coreset"]
+    assert not new.differences(Config.from_dict(old))
+
+
 def test_runs_share_an_upper_bound_only_when_it_would_be_trained_alike():
     abd, lwf, joint = (runs.configure("digits-5", m).reference for m in ("abd", "lwf", "joint"))
     assert abd == lwf == joint
@@ -266,7 +286,7 @@ def test_a_methods_own_options_are_typed():
         name: str | None = None
 
     def find(name):
-        return SimpleNamespace(Options=Options, released={})
+        return SimpleNamespace(Options=Options, released={}) if name == "x" else find_method(name)
 
     made = configuration.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
     assert made.options == {"sizes": [3], "name": None}

@@ -84,6 +84,17 @@ def test_distillation_is_a_cross_entropy_inside_the_classes_without_a_factor(cla
     )
 
 
+@pytest.mark.parametrize("sizes", [[4], [1, 3, 2], [2, 2], [1, 1]])
+def test_distillation_by_task_is_inside_each_task_weighted_by_its_size(sizes: list[int]):
+    student, teacher = random(5, sum(sizes)), random(5, sum(sizes), seed=1)
+    same(
+        lambda: losses.distillation_by_task(student, teacher, sizes, 2.0),
+        lambda: by_hand.distillation_by_task(student, teacher, sizes, 2.0),
+        student,
+        teacher,
+    )
+
+
 @pytest.mark.parametrize(("old", "total"), [(1, 2), (3, 5), (4, 4)])
 def test_padded_distillation_gives_new_classes_no_probability(old: int, total: int):
     student, teacher = random(5, total), random(5, old, seed=1).detach()

@@ -15,7 +15,7 @@ from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
 from reverie.runs import RunObserver, execute
 
-METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd", "rehearsal", "lwf-coreset", "e2e", "bic"]
 THREE = "stream.take=3"
 PHOTOS = ["data.source=folder", "stream.split=3", "data.size=8", "train.epochs=2", "dream.steps=4", "dream.width=8"]
 
@@ -35,6 +35,16 @@ class StopAt(RunObserver):
     def step_ends(self, done, snapshot):
         if self.now == self.where and done == self.step:
             raise Interrupted
+
+
+class Coresets(RunObserver):
+    """Remembers what was kept whenever a phase began."""
+
+    def __init__(self) -> None:
+        self.kept = []
+
+    def phase_ready(self, number, learner):
+        self.kept.append(learner.method.coreset.images)
 
 
 def figures(result):
@@ -135,6 +145,31 @@ def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, metho
     assert figures(whole) == figures(again)
     assert len(again["sessions"]) == 2
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+
+
+@pytest.mark.parametrize(
+    ("method", "stops"),
+    [
+        ("lwf-coreset", [("learn", 20, 0)]),
+        ("e2e", [("learn", 20, 0), ("balance", 3, 0), ("balance", 3, 1e9)]),
+        ("bic", [("learn", 20, 0), ("correct", 1, 0)]),
+    ],
+)
+def test_a_run_with_a_coreset_stopped_in_any_phase_ends_the_same_and_keeps_the_same(tiny, tmp_path, method, stops):
+    """With a checkpoint of that very step, and with one from the beginning of the phase."""
+    config, kept = tiny(method, "stream.take=4", "coreset.size=40"), Coresets()
+    whole = execute(config, tmp_path / "a" / "run", observer=kept, checkpoint_seconds=1e9)
+    for phase, step, seconds in stops:
+        out, kept_again = tmp_path / f"{phase}-{seconds}" / "run", Coresets()
+        with pytest.raises(Interrupted):
+            execute(config, out, observer=StopAt(3, phase, step), checkpoint_seconds=seconds)
+        again = execute(config, out, observer=kept_again, checkpoint_seconds=1e9)
+        assert figures(whole) == figures(again)
+        assert_same_run(tmp_path / "a" / "run", out)
+        assert kept_again.kept
+        for ours, theirs in zip(kept.kept[-len(kept_again.kept) :], kept_again.kept, strict=True):
+            assert torch.equal(ours.pixels, theirs.pixels)
+            assert torch.equal(ours.labels, theirs.labels)
 
 
 @pytest.mark.parametrize(
@@ -427,6 +462,19 @@ def test_an_own_folder_of_photographs_is_learned_and_normalised_by_its_first_tas
     shape = reverie.load(tmp_path / "memory" / "model").classifier.preprocessing
     assert len(shape.mean) == 3
     assert all(0 < value < 1 for value in (*shape.mean, *shape.deviation))
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "e2e", "bic"])
+def test_a_coreset_beside_images_on_disk_is_the_same_as_beside_images_in_memory(tmp_path, photos, method):
+    def of(storage):
+        settings = [*PHOTOS, "coreset.size=9", "train.batch_size=8", f"data.storage={storage}"]
+        return execute(runs.configure("digits-5", method, settings=settings), tmp_path / storage, data=photos)
+
+    memory, disk = of("memory"), of("stream")
+    assert memory["metrics"] == disk["metrics"]
+    assert memory["ledger"][-1] == disk["ledger"][-1]
+    assert memory["ledger"][-1]["kept_bytes"] == 9 * (3 * 8 * 8 + 8)
+    assert losses(tmp_path / "memory") == losses(tmp_path / "stream")
 
 
 def test_configuration_on_disk_is_the_one_that_was_run(tiny, tmp_path):

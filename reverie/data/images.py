@@ -140,6 +140,47 @@ def _warn_once(file: Path) -> None:
 
 
 @dataclass(frozen=True)
+class JoinedImages:
+    """Several sets as one, some in memory, some on disk."""
+
+    parts: tuple[Images, ...]
+    rows: Tensor  # where each image is, the parts laid end to end
+    labels: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.parts[0].shape
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, index: Tensor) -> JoinedImages:
+        return JoinedImages(self.parts, self.rows[index], self.labels[index])
+
+    def relabel(self, labels: Tensor) -> JoinedImages:
+        return JoinedImages(self.parts, self.rows, labels)
+
+    def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
+        rows, first = self.rows[index], 0
+        pixels = torch.empty(len(rows), *self.shape, dtype=torch.uint8)
+        for part in self.parts:
+            here = (rows >= first) & (rows < first + len(part))
+            if here.any():
+                pixels[here] = part.read(rows[here] - first, None if draws is None else draws[here])
+            first += len(part)
+        return pixels
+
+
+def join(*parts: Images) -> Images:
+    """Several sets as one: in memory where all of them are."""
+    labels = torch.cat([part.labels for part in parts])
+    in_memory = [part for part in parts if isinstance(part, MemoryImages)]
+    if len(in_memory) == len(parts):
+        return MemoryImages(torch.cat([part.pixels for part in in_memory]), labels)
+    return JoinedImages(parts, torch.arange(len(labels)), labels)
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Training and test images with labels 0..K-1 in the order of `class_names`.
 

@@ -19,6 +19,10 @@ BUILT_IN = {
     "lwf-synthetic": "reverie.methods.deepinversion:LwFSynthetic",
     "deepinversion": "reverie.methods.deepinversion:DeepInversion",
     "abd": "reverie.methods.abd:ABD",
+    "rehearsal": "reverie.methods.rehearsal:Rehearsal",
+    "lwf-coreset": "reverie.methods.rehearsal:LwFCoreset",
+    "e2e": "reverie.methods.e2e:E2E",
+    "bic": "reverie.methods.bic:BiC",
 }
 
 

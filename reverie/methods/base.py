@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.config import Config, build
 from reverie.data.augment import Augmenter, Normaliser
-from reverie.data.feed import Batch, Source, make_feed
+from reverie.data.feed import Batch, Feed, Source, make_feed
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.losses import cross_entropy
@@ -72,6 +72,10 @@ class Method:
         """Named scalars whose sum is minimised, for every task but the first. Must not wait for the device."""
         return self.first_losses(batch)
 
+    def sources(self, task: Task) -> list[Source]:
+        """What the batches of the usual phase are made of."""
+        return [Source(task.images, self.config.train.batch_size)]
+
     def state_dict(self) -> dict[str, Any]:
         """Between tasks: what is kept. Inside a task: also what cannot be made again."""
         return {}
@@ -90,18 +94,25 @@ class Method:
         rests: Sequence[torch.nn.Module] = (),
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
     ) -> Phase:
-        """The usual phase: the whole classifier, SGD, the preset's schedule, the images of the task."""
-        train = self.config.train
+        """The usual phase: the whole classifier, SGD, the preset's schedule, the images of `sources`."""
         return Phase(
             name="learn",
-            feed=make_feed([Source(task.images, train.batch_size)], self.augment, self.device),
+            feed=self.feed(self.sources(task)),
             losses=losses,
-            optimizer=SGD(train.lr, train.momentum, train.weight_decay, Steps(train.milestones, train.gamma)),
+            optimizer=self.sgd(self.config.train.lr),
             moves={"classifier": self.classifier},
             rests=rests,
-            epochs=train.epochs,
+            epochs=self.config.train.epochs,
             prepare=prepare,
         )
+
+    def feed(self, sources: Sequence[Source]) -> Feed:
+        return make_feed(sources, self.augment, self.device)
+
+    def sgd(self, lr: float) -> SGD:
+        """With the preset's schedule."""
+        train = self.config.train
+        return SGD(lr, train.momentum, train.weight_decay, Steps(train.milestones, train.gamma))
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,7 @@ class Distiller(Method):
         """Features, and logits of the old classes."""
         assert self.teacher is not None
         features = self.teacher.features(images)
-        return features, self.teacher.head(features)[:, : self.old]
+        return features, self.teacher.logits(features)
 
     def end(self, task: Task) -> None:
         self.teacher = None  # the next one is a copy of the classifier as it is now

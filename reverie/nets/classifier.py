@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,13 @@ class Head(nn.Module):
 
 
 class Classifier(nn.Module):
-    """`forward` gives a logit for each class seen so far. The head may have further rows (the released recipe)."""
+    """`forward` gives a logit for each class seen so far. The head may have further rows (the released recipe).
+
+    Logits may be corrected: multiplied by `factor` and moved by `shift`, class by class. Most classifiers have neither.
+    """
+
+    factor: Tensor | None
+    shift: Tensor | None
 
     def __init__(
         self, backbone: Backbone, preprocessing: Preprocessing, seed: int = 0, rows_from_start: int = 0
@@ -66,6 +73,8 @@ class Classifier(nn.Module):
         self.preprocessing = preprocessing
         self.class_names: tuple[str, ...] = ()
         self.seed = seed
+        self.register_buffer("factor", None)
+        self.register_buffer("shift", None)
         if rows_from_start:
             self.head.grow(rows_from_start, seeding.generator(seed, "head", 0))
 
@@ -83,6 +92,17 @@ class Classifier(nn.Module):
         if missing > 0:
             self.head.grow(missing, seeding.generator(self.seed, "head", self.head.rows))
         self.class_names += tuple(names)
+        if self.factor is not None and self.shift is not None:
+            self.factor = F.pad(self.factor, (0, len(names)), value=1)
+            self.shift = F.pad(self.shift, (0, len(names)))
+
+    @torch.no_grad()
+    def correct(self, first: int, factor: Tensor | float, shift: Tensor | float) -> None:
+        """From now on, correct the logits of all classes from `first` on."""
+        if self.factor is None or self.shift is None:
+            self.factor, self.shift = self.head.bias.new_ones(self.seen), self.head.bias.new_zeros(self.seen)
+        self.factor[first:] = factor
+        self.shift[first:] = shift
 
     @fusable
     def features(self, images: Tensor) -> Tensor:
@@ -90,8 +110,22 @@ class Classifier(nn.Module):
         features: Tensor = self.backbone(images)
         return features.to(torch.promote_types(features.dtype, torch.float32))
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Of all classes seen, corrected; those of the head itself are not."""
+        logits: Tensor = self.head(features)[:, : self.seen]
+        if self.factor is None or self.shift is None:
+            return logits
+        return self.factor * logits + self.shift
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))[:, : self.seen]
+        return self.logits(self.features(images))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """A state says whether there are corrections."""
+        for name in ("factor", "shift"):
+            stored = state.get(prefix + name)
+            setattr(self, name, None if stored is None else stored.to(self.head.bias, copy=True))
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def frozen_copy(self) -> Classifier:
         """A teacher: the same function for good."""

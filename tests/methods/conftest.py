@@ -27,6 +27,7 @@ class Scene:
     """A classifier that knows `old` classes and learns `new` more, and one batch of images of the new ones."""
 
     method: Method
+    phases: Mapping[str, Phase]
     phase: Phase  # in which the new classes are learned
     old: int
     new: int
@@ -39,6 +40,14 @@ class Scene:
 
     def batch(self) -> Batch:
         return Batch(self.images, self.labels)
+
+    def enter(self, name: str) -> None:
+        """Another phase of the same task."""
+        self.phase = self.phases[name]
+        for module in self.phase.moves.values():
+            module.train()
+        for module in self.phase.rests:
+            module.eval()
 
     def prepared(self) -> Any:
         with torch.no_grad():
@@ -60,6 +69,15 @@ class Scene:
         )
         return dict(zip(parameters, values, strict=True))
 
+    def assert_same(self, losses: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+        """The same names, values and gradients."""
+        assert losses.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
+            ours, theirs = self.gradients(losses[name]), self.gradients(value)
+            for parameter in ours:
+                torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
+
     def moved_by(self, loss: Tensor) -> set[str]:
         """Parameters that the loss moves at all; head rows are told apart."""
         moved = set()
@@ -74,7 +92,16 @@ class Scene:
 
 @pytest.fixture
 def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
-    def make(method: str, old: int = 3, new: int = 2, *settings: str, recipe: str = "paper", total: int = 9) -> Scene:
+    def make(
+        method: str,
+        old: int = 3,
+        new: int = 2,
+        *settings: str,
+        recipe: str = "paper",
+        total: int = 9,
+        before: Callable[[Method], None] = lambda method: None,
+    ) -> Scene:
+        """`before` the task begins, something may happen to the method and its classifier."""
         config = tiny(method, *settings, recipe=recipe)
         learner = Learner.fresh(config, Preprocessing(SIDE, (0.3,), (0.4,)), classes=total)
         learner.classifier.grow([f"old {i}" for i in range(old)])
@@ -83,16 +110,15 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
         labels = torch.arange(ROWS) % new + old
         pixels = torch.randint(0, 256, (ROWS, 1, SIDE, SIDE), generator=rng).to(torch.uint8)
         task = Task(1, [f"new {i}" for i in range(new)], old, MemoryImages(pixels, labels))
+        before(learner.method)
         learner.method.begin(task)
         learner.classifier.grow(task.names)
         _unsettle(learner.classifier, seed=1)
-        for phase in learner.method.phases(task):
-            for module in phase.moves.values():
-                module.train()
-            for module in phase.rests:
-                module.eval()
+        phases = {phase.name: phase for phase in learner.method.phases(task)}
         images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
-        return Scene(learner.method, phase, old, new, images, labels)
+        made = Scene(learner.method, phases, phases["learn"], old, new, images, labels)
+        made.enter("learn")
+        return made
 
     return make
 

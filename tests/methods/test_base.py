@@ -16,6 +16,7 @@ from reverie.methods.base import Keeps, Method, count_bytes
 from reverie.runs import _preprocessing
 
 DATA_FREE = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
+WITH_CORESET = [name for name in method_names() if find_method(name).keeps == Keeps.CORESET]
 
 
 def reachable(root: Any) -> Iterator[Any]:
@@ -72,11 +73,11 @@ class Collector(Confessor):
 
 @pytest.fixture
 def learner(tiny, tiny_stream, monkeypatch):
-    def make(method: str | type[Method]) -> Learner:
+    def make(method: str | type[Method], *settings: str) -> Learner:
         if isinstance(method, type):
             monkeypatch.setitem(BUILT_IN, "mine", f"{method.__module__}:{method.__name__}")
             method = "mine"
-        return Learner.fresh(tiny(method), _preprocessing(tiny_stream))
+        return Learner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
 
     return make
 
@@ -93,6 +94,24 @@ def test_after_a_task_no_image_of_it_is_within_reach_of_a_data_free_method(learn
         assert made.method.state_dict() == {}
         assert made.ledger[-1]["keeps"] == "nothing"
         assert made.ledger[-1]["kept_bytes"] == 0
+
+
+@pytest.mark.parametrize("name", WITH_CORESET)
+def test_a_method_with_a_coreset_reaches_exactly_the_images_it_declares(learner, tiny_stream, name):
+    made, shown = learner(name, "coreset.size=12"), []
+    for task in list(tiny_stream)[:3]:
+        shown.append(task.images.read(torch.arange(task.size)))
+        made.learn(task)
+        stored = made.method.state_dict()["coreset"]
+        coreset = {tuple(image) for image in stored["pixels"].flatten(1).tolist()}
+        others = [image for image in torch.cat(shown) if tuple(image.flatten().tolist()) not in coreset]
+        assert len(coreset) == 12
+        assert image_tensors(made, torch.stack(others)) == []
+        assert {id(found) for found in image_tensors(made, stored["pixels"])} == {id(stored["pixels"])}
+        with pytest.raises(PastTask):
+            _ = task.images
+        assert made.ledger[-1]["keeps"] == "a coreset"
+        assert made.ledger[-1]["kept_bytes"] == count_bytes(made.method.state_dict()) == 12 * (8 * 8 + 8)
 
 
 def test_the_search_for_images_finds_them_where_they_are_kept(learner, tiny_stream):

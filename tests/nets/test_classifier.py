@@ -81,3 +81,41 @@ def test_a_frozen_copy_never_changes():
     assert teacher.seen == 1
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert not torch.equal(teacher.head.weight, classifier.head.weight[:1])
+
+
+def test_corrected_logits_are_scaled_and_shifted_and_the_heads_own_are_not():
+    classifier, images = make().eval(), torch.randn(3, 1, 8, 8)
+    classifier.grow(["a", "b", "c"])
+    raw = classifier(images)
+    classifier.correct(1, 2.0, -0.5)
+    torch.testing.assert_close(classifier(images), raw * torch.tensor([1.0, 2, 2]) + torch.tensor([0, -0.5, -0.5]))
+    torch.testing.assert_close(classifier.head(classifier.features(images)), raw)
+
+
+def test_new_classes_are_not_corrected_and_a_teacher_has_the_corrections_of_its_time():
+    classifier, images = make().eval(), torch.randn(3, 1, 8, 8)
+    classifier.grow(["a", "b"])
+    classifier.correct(1, 2.0, -0.5)
+    teacher, before = classifier.frozen_copy(), classifier(images)
+    classifier.grow(["c"])
+    assert classifier.factor.tolist() == [1, 2, 1]
+    assert classifier.shift.tolist() == [0, -0.5, 0]
+    torch.testing.assert_close(classifier(images)[:, :2], before)
+    classifier.correct(2, 3.0, 1.0)
+    assert classifier.factor.tolist() == [1, 2, 3]
+    torch.testing.assert_close(teacher(images), before)
+
+
+def test_a_state_brings_corrections_and_takes_them_away():
+    plain, corrected = make(), make()
+    for classifier in (plain, corrected):
+        classifier.grow(["a", "b"])
+    without = plain.state_dict()
+    assert not {"factor", "shift"} & without.keys()  # so what was saved before there were corrections still fits
+    corrected.correct(1, 2.0, -0.5)
+    plain.load_state_dict(corrected.state_dict())
+    assert (plain.factor.tolist(), plain.shift.tolist()) == ([1, 2], [0, -0.5])
+    corrected.correct(1, 7.0, 7.0)
+    assert plain.factor.tolist() == [1, 2]
+    plain.load_state_dict(without)
+    assert plain.factor is plain.shift is None
