@@ -18,7 +18,7 @@ from reverie.phase import SGD, Phase, Steps
 
 pytestmark = pytest.mark.gpu
 
-METHODS = ["base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+METHODS = ["base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil"]
 TEACHER_CLASSES = 20
 
 

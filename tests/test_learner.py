@@ -70,7 +70,7 @@ def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
         learned.learn(tiny_stream[3])
 
 
-@pytest.mark.parametrize("method", ["base", "lwf", "lwf-synthetic", "deepinversion", "abd"])
+@pytest.mark.parametrize("method", ["base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil"])
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, method, recipe):
     """One old class, then one new class; tasks smaller than a batch, down to a single image."""

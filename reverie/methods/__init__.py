@@ -16,9 +16,12 @@ BUILT_IN = {
     "joint": "reverie.methods.plain:Joint",
     "base": "reverie.methods.plain:Base",
     "lwf": "reverie.methods.lwf:LwF",
+    "lwf-mc": "reverie.methods.lwf:LwFMC",
+    "dgr": "reverie.methods.dgr:DGR",
     "lwf-synthetic": "reverie.methods.deepinversion:LwFSynthetic",
     "deepinversion": "reverie.methods.deepinversion:DeepInversion",
     "abd": "reverie.methods.abd:ABD",
+    "r-dfcil": "reverie.methods.rdfcil:RDFCIL",
 }
 
 

@@ -74,7 +74,15 @@ class Scene:
 
 @pytest.fixture
 def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
-    def make(method: str, old: int = 3, new: int = 2, *settings: str, recipe: str = "paper", total: int = 9) -> Scene:
+    def make(
+        method: str,
+        old: int = 3,
+        new: int = 2,
+        *settings: str,
+        recipe: str = "paper",
+        total: int = 9,
+        phase_name: str | None = None,  # none: the last
+    ) -> Scene:
         config = tiny(method, *settings, recipe=recipe)
         learner = Learner.fresh(config, Preprocessing(SIDE, (0.3,), (0.4,)), classes=total)
         learner.classifier.grow([f"old {i}" for i in range(old)])
@@ -91,6 +99,8 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
                 module.train()
             for module in phase.rests:
                 module.eval()
+            if phase.name == phase_name:
+                break
         images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
         return Scene(learner.method, phase, old, new, images, labels)
 
