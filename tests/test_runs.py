@@ -15,8 +15,10 @@ from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
 from reverie.runs import RunObserver, execute
 
-METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"]
+METHODS = ["joint", "base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil"]
 THREE = "stream.take=3"
+TWO_STAGES = "method.refinement=0.5"  # one of two epochs
+SMALL_VAE = ["method.width=2", "method.noise=8"]
 PHOTOS = ["data.source=folder", "stream.split=3", "data.size=8", "train.epochs=2", "dream.steps=4", "dream.width=8"]
 
 
@@ -138,10 +140,16 @@ def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, metho
 
 
 @pytest.mark.parametrize(
-    "stops", [[(1, "learn", 5), (2, "dream", 2), (2, "learn", 9), (3, "dream", 5), (3, "learn", 30)]]
+    ("method", "settings", "recipe", "stops"),
+    [
+        ("abd", [], "paper", [(1, "learn", 5), (2, "dream", 2), (2, "learn", 9), (3, "dream", 5), (3, "learn", 30)]),
+        ("dgr", SMALL_VAE, "paper", [(1, "vae", 3), (3, "learn", 20), (3, "vae", 1), (3, "vae", 20)]),
+        ("r-dfcil", [TWO_STAGES], "paper", [(3, "dream", 3), (3, "represent", 5), (3, "refine", 1)]),
+        ("r-dfcil", [TWO_STAGES], "released", [(3, "represent", 18), (3, "refine", 12)]),
+    ],
 )
-def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, stops):
-    config = tiny("abd", THREE)
+def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, method, settings, recipe, stops):
+    config = tiny(method, THREE, *settings, recipe=recipe)
     execute(config, tmp_path / "a" / "run")
     for task, phase, step in stops:
         with pytest.raises(Interrupted):
@@ -150,11 +158,17 @@ def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, stops):
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
 
-def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(tiny, tmp_path):
-    config = tiny("abd", THREE)
+@pytest.mark.parametrize(
+    ("method", "settings", "phase"),
+    [("abd", [], "learn"), ("dgr", SMALL_VAE, "vae"), ("r-dfcil", [TWO_STAGES], "refine")],
+)
+def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(
+    tiny, tmp_path, method, settings, phase
+):
+    config = tiny(method, THREE, *settings)
     execute(config, tmp_path / "a" / "run")
     with pytest.raises(Interrupted):
-        execute(config, tmp_path / "b" / "run", observer=StopAt(2, "learn", 11), checkpoint_seconds=1e9)
+        execute(config, tmp_path / "b" / "run", observer=StopAt(2, phase, 11), checkpoint_seconds=1e9)
     execute(config, tmp_path / "b" / "run")
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
@@ -397,6 +411,15 @@ def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path,
     assert of("base", [2, 1], "base-21") is None
     of("joint", [2, 1], "joint-21")
     assert of("base", [2, 1], "base-21") is not None
+
+
+def test_a_method_that_does_not_normalise_has_the_upper_bound_of_those_that_do(tmp_path, photos):
+    for method in ("joint", "dgr"):
+        config = runs.configure("digits-5", method, settings=[*PHOTOS, "train.epochs=1"])
+        result = execute(config, tmp_path / method, data=photos)
+        shape = reverie.load(tmp_path / method / "model").classifier.preprocessing
+        assert (shape.mean == (0, 0, 0)) == (shape.deviation == (1, 1, 1)) == (method == "dgr")
+    assert result["metrics"]["omega"] is not None
 
 
 def test_the_class_order_follows_the_seed(tiny, tmp_path):
