@@ -197,6 +197,17 @@ def test_a_finished_run_is_recognised_and_not_made_again(tiny, tmp_path):
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == stamp
 
 
+def test_a_run_from_before_a_method_had_an_option_is_recognised(tiny, tmp_path):
+    config, file = tiny("abd", "stream.take=1"), tmp_path / "run" / "config.yaml"
+    first = execute(config, tmp_path / "run")
+    stored = yaml.safe_load(file.read_text())
+    del stored["method"]["task_weights"]
+    file.write_text(yaml.safe_dump(stored))
+    assert execute(config, tmp_path / "run") == first
+    with pytest.raises(UserError, match=r"method\.task_weights: True in the folder, False asked for"):
+        execute(tiny("abd", "stream.take=1", "method.task_weights=false"), tmp_path / "run")
+
+
 def test_another_configuration_is_refused_with_the_difference_and_nothing_changes(tiny, tmp_path):
     execute(tiny("base", THREE), tmp_path / "run")
     before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
