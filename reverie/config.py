@@ -182,6 +182,11 @@ class Config:
         method = dict(values["method"])
         return build(cls, {**values, "method": method.pop("name"), "options": method})
 
+    def completed(self, options: type) -> Config:
+        """With the usual values of a method's `options` that did not exist when this was written down."""
+        chosen = build(options, self.options, "method.")
+        return dataclasses.replace(self, options=_plain(dataclasses.asdict(chosen)))
+
     def identity(self) -> dict[str, Any]:
         """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
         plain = self.as_dict()

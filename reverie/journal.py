@@ -18,6 +18,7 @@ from reverie.config import Config
 from reverie.engine import Snapshot
 from reverie.errors import Interrupted, UserError, explaining
 from reverie.learner import Learner, LearnerObserver
+from reverie.methods import find_method
 from reverie.phase import Phase
 
 LOCK = ".lock"
@@ -62,6 +63,8 @@ class RunFolder:
                 raise UserError(f"{self.path} is not empty and not a run folder. Choose another --out.")
             return
         stored, theirs = self._stored()
+        if stored.method == config.method:
+            stored = stored.completed(find_method(config.method).Options)
         differences = [
             f"{key}: {_shown(old)} in the folder, {_shown(new)} asked for"
             for key, (old, new) in stored.differences(config).items()

@@ -62,6 +62,8 @@ class Learner:
         cls, config: Config, preprocessing: Preprocessing, classes: int = 0, device: torch.device | str = "cpu"
     ) -> Learner:
         """A learner that knows nothing yet. `classes` (in all) only matters to a head with all rows from the start."""
+        if not find_method(config.method).normalised:
+            preprocessing = preprocessing.without_normalisation()
         with seeding.initialising(config.seed, "backbone"):
             backbone = make_backbone(config.net.name, preprocessing.channels)
         rows = classes if config.net.head == "all" else 0

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from reverie.fast import fusable
 
 STATISTICS_EPSILON = 1e-8
+DISTANCE_FLOOR = 1e-12  # rows that are closer (squared) are the same point: there is no direction between them
 PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belongs to finite
 
 # --- learning a task ------------------------------------------------------------------------------------------------
@@ -31,6 +32,23 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None)
 def local_cross_entropy(logits: Tensor, labels: Tensor, first: int) -> Tensor:
     """Cross-entropy among the task's own classes, which begin at `first`: old and new never compete (eq. 11)."""
     return cross_entropy(logits[:, first:], labels - first)
+
+
+def balanced_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Cross-entropy with a weight for each class, divided by the sum of the weights of the rows."""
+    return F.cross_entropy(_wide(logits), labels, _wide(weights))
+
+
+def binary_cross_entropy(logits: Tensor, labels: Tensor, taught: Tensor | None = None) -> Tensor:
+    """Every class a yes or no of its own, summed over classes, mean over rows.
+
+    The label says which, but for the classes that a teacher has logits of: there it is as sure as the teacher.
+    """
+    logits = _wide(logits)
+    targets = (labels.unsqueeze(1) == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)
+    if taught is not None:
+        targets = torch.cat([_wide(taught).sigmoid(), targets[:, taught.shape[1] :]], dim=1)
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)
 
 
 def task_weights(labels: Tensor, old: int, total: int) -> Tensor:
@@ -68,8 +86,47 @@ def weighted_feature_distillation(student: Tensor, teacher: Tensor, head: Tensor
         return F.linear(moved, _wide(head)).square().mean()
 
 
+def logit_distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean absolute difference of the logits themselves (R-DFCIL's hard distillation)."""
+    return F.l1_loss(_wide(student), _wide(teacher))
+
+
+def relation_distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """How differently the rows lie to each other: mean difference of all angles' cosines (R-DFCIL).
+
+    For every triplet (i, j, k): the angle at i, between j and k. With unit vectors s and t between the rows of student
+    and teacher, one product (s, t)(s, -t)' holds the difference for every triplet.
+    """
+    with torch.autocast(student.device.type, enabled=False):
+        s, t = _directions(_wide(student)), _directions(_wide(teacher))
+        return torch.bmm(torch.cat([s, t], dim=2), torch.cat([s, -t], dim=2).mT).abs().mean()
+
+
+def _directions(points: Tensor) -> Tensor:
+    """At [i, j] the unit vector from row i to row j; where both are the same point, zero, and no gradient."""
+    way = points.unsqueeze(0) - points.unsqueeze(1)
+    squared = way.square().sum(dim=2, keepdim=True)
+    apart = squared > DISTANCE_FLOOR
+    return way * (squared.masked_fill(~apart, 1).rsqrt() * apart)
+
+
 def _soft_cross_entropy(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
     return -(targets * F.log_softmax(_wide(student) / temperature, dim=1)).sum(dim=1).mean()
+
+
+# --- generative replay ----------------------------------------------------------------------------------------------
+
+
+def reconstruction(logits: Tensor, images: Tensor, weights: Tensor) -> Tensor:
+    """Binary cross-entropy of pixels between 0 and 1: mean over an image, times its weight, mean over the images."""
+    by_pixel = F.binary_cross_entropy_with_logits(_wide(logits), _wide(images), reduction="none")
+    return (weights * by_pixel.flatten(1).mean(dim=1)).mean()
+
+
+def code_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL between what an image is encoded as and standard normal noise: sum over its numbers, mean over images."""
+    mean, log_variance = _wide(mean), _wide(log_variance)
+    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(dim=1).mean()
 
 
 # --- dreaming -------------------------------------------------------------------------------------------------------

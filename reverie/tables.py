@@ -52,7 +52,8 @@ def _title(result: Result) -> str:
         words.append(f"{result['recipe']} recipe")
     if result["preset"] in preset_names():
         usual = runs.configure(result["preset"], result["method"], seed=result["seed"], recipe=result["recipe"])
-        changed = usual.differences(Config.from_dict(result["config"]))
+        made = Config.from_dict(result["config"]).completed(find_method(result["method"]).Options)
+        changed = usual.differences(made)
         words += [f"{key}={value}" for key, (_, value) in changed.items() if not key.startswith("engine.")]
     return ", ".join(words)
 

@@ -68,6 +68,69 @@ def abd_weights(labels: Tensor, old: int, total: int) -> list[float]:
     return [old / total if label < old else (total - old) / total for label in labels.tolist()]
 
 
+def binary_cross_entropy(logits: Tensor, labels: Tensor, taught: Tensor | None = None) -> Tensor:
+    """Targets: the label's one-hot row, overwritten by the teacher's sigmoids for the classes it knows."""
+    total = torch.zeros(())
+    for i, label in enumerate(labels.tolist()):
+        for k in range(logits.shape[1]):
+            target = 1.0 if k == label else 0.0
+            if taught is not None and k < taught.shape[1]:
+                target = 1 / (1 + torch.exp(-taught[i, k]))
+            p = 1 / (1 + torch.exp(-logits[i, k]))
+            total = total - target * torch.log(p) - (1 - target) * torch.log(1 - p)
+    return total / len(labels)
+
+
+def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_weights: list[float]) -> Tensor:
+    """Divided by the sum of the rows' weights."""
+    weights = [class_weights[label] for label in labels.tolist()]
+    return cross_entropy(logits, labels, weights) * len(labels) / sum(weights)
+
+
+def absolute_difference(a: Tensor, b: Tensor) -> Tensor:
+    total = torch.zeros(())
+    for x, y in zip(a.flatten(), b.flatten(), strict=True):
+        total = total + (x - y if x > y else y - x)
+    return total / a.numel()
+
+
+def angle(points: Tensor, i: int, j: int, k: int) -> Tensor:
+    """The cosine of the angle at point i between points j and k; 0 where one of them is at i."""
+    a, b = points[j] - points[i], points[k] - points[i]
+    if not a.any() or not b.any():
+        return torch.zeros(())
+    return (a @ b) / torch.sqrt((a @ a) * (b @ b))
+
+
+def relations(student: Tensor, teacher: Tensor) -> Tensor:
+    total, rows = torch.zeros(()), range(len(student))
+    for i in rows:
+        for j in rows:
+            for k in rows:
+                ours, theirs = angle(student, i, j, k), angle(teacher, i, j, k)
+                total = total + (ours - theirs if ours > theirs else theirs - ours)
+    return total / len(student) ** 3
+
+
+def reconstruction(logits: Tensor, images: Tensor, weights: list[float]) -> Tensor:
+    total = torch.zeros(())
+    for z, x, weight in zip(logits, images, weights, strict=True):
+        image = torch.zeros(())
+        for logit, pixel in zip(z.flatten(), x.flatten(), strict=True):
+            p = 1 / (1 + torch.exp(-logit))
+            image = image - pixel * torch.log(p) - (1 - pixel) * torch.log(1 - p)
+        total = total + weight * image / x.numel()
+    return total / len(images)
+
+
+def code_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(m, v) || N(0, 1)), summed over an image's numbers, mean over images."""
+    total = torch.zeros(())
+    for m, v in zip(mean.flatten(), torch.exp(log_variance.flatten()), strict=True):
+        total = total + (m * m + v - 1) / 2 - torch.log(torch.sqrt(v))
+    return total / len(mean)
+
+
 def content(logits: Tensor, temperature: float) -> Tensor:
     total = torch.zeros(())
     for row in logits:

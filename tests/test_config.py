@@ -31,9 +31,20 @@ def test_cifar100_is_trained_as_in_the_paper():
     assert (train.weight_decay, train.batch_size, made.net.name) == (2e-4, 128, "resnet32")
     assert (dream.steps, dream.lr, dream.temperature, dream.noise) == (5000, 1e-3, 1000, 1000)
     assert (dream.content, dream.diversity, dream.statistics, dream.prior) == (1, 1, 50, 1e-3)
-    assert made.options == {"distillation": 0.1, "fine_tuning": 1.0, "bn_momentum": 0.1}
+    whole = {"task_weights": True, "cross_entropy": "local", "distil_real": True, "distil_dreams": True}
+    assert made.options == {"distillation": 0.1, "fine_tuning": 1.0, "bn_momentum": 0.1, **whole}
     assert (made.augment.crop, made.augment.flip, made.augment.contrast) == (4, True, 0.8)
     assert made.augment.brightness == pytest.approx(63 / 255, abs=1e-6)
+
+
+def test_r_dfcil_has_its_own_network_schedule_and_augmentation():
+    made = runs.configure("cifar100-10-rdfcil", "r-dfcil")
+    train, augment = made.train, made.augment
+    assert (train.epochs, train.milestones, train.weight_decay, train.batch_size) == (200, (80, 120), 5e-4, 128)
+    assert (augment.crop, augment.flip, augment.brightness, augment.contrast) == (4, True, 0, 0)
+    assert (made.net.name, made.dream.steps, made.stream.split) == ("resnet32-signed", 5000, 10)
+    weights = {"cross_entropy": 0.5, "distillation": 0.15, "relations": 0.5}
+    assert made.options == {**weights, "refinement": 0.2, "refinement_lr": 0.005}
 
 
 def test_the_released_recipe_differs_where_the_code_does():
@@ -225,7 +236,7 @@ def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path)
     plain.write_text("extends: digits-5")
     for recipe in RECIPES:
         made = runs.configure(str(file), "abd", recipe=recipe, settings=["method.bn_momentum=0.2"])
-        assert made.options == {"distillation": 0.5, "fine_tuning": 3, "bn_momentum": 0.2}
+        assert (made.options["distillation"], made.options["fine_tuning"], made.options["bn_momentum"]) == (0.5, 3, 0.2)
         assert made.reference == runs.configure(str(plain), "abd", recipe=recipe).reference
 
 

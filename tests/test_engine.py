@@ -215,8 +215,10 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
             ), f"{func} waits for the device"
             return func(*args, **(kwargs or {}))
 
-    for method in ("base", "lwf", "lwf-synthetic", "deepinversion", "abd"):
-        learner = Learner.fresh(tiny(method), _preprocessing(tiny_stream))
+    methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
+    for method in methods:
+        settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
+        learner = Learner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
         learner.classifier.grow(tiny_stream[0].names)
         task = tiny_stream[1]
         learner.method.begin(task)

@@ -185,3 +185,104 @@ def test_half_precision_inputs_are_summed_in_single_precision():
     assert losses.distillation(half, half).dtype == torch.float32
     assert losses.diversity(half).dtype == torch.float32
     assert losses.batch_statistics(half)[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("old", [0, 1, 3])
+def test_binary_cross_entropy_asks_the_teacher_about_old_classes_and_the_label_about_new_ones(old: int):
+    logits, labels = random(5, 5), torch.tensor([3, 4, 4, 3, 4])
+    taught = random(5, old, seed=1).detach() if old else None
+    same(
+        lambda: losses.binary_cross_entropy(logits, labels, taught),
+        lambda: by_hand.binary_cross_entropy(logits, labels, taught),
+        logits,
+    )
+
+
+def test_binary_cross_entropy_of_sure_answers_is_finite():
+    logits = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    loss = losses.binary_cross_entropy(logits, torch.tensor([1]), torch.tensor([[-1e4]]))
+    assert loss.item() == 2e4
+    assert torch.autograd.grad(loss, logits)[0].tolist() == [[1.0, -1.0]]
+
+
+def test_balanced_cross_entropy_is_divided_by_the_sum_of_the_weights():
+    logits, labels, weights = random(6, 4), torch.tensor([0, 3, 1, 1, 2, 0]), [1.0, 2.5, 4.0, 1.5]
+    same(
+        lambda: losses.balanced_cross_entropy(logits, labels, torch.tensor(weights)),
+        lambda: by_hand.balanced_cross_entropy(logits, labels, weights),
+        logits,
+    )
+
+
+def test_logit_distillation_is_the_mean_absolute_difference():
+    student, teacher = random(4, 3), random(4, 3, seed=1)
+    same(
+        lambda: losses.logit_distillation(student, teacher),
+        lambda: by_hand.absolute_difference(student, teacher),
+        student,
+        teacher,
+    )
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6])
+def test_relation_distillation_compares_the_angles_of_all_triplets(rows: int):
+    student, teacher = random(rows, 4), random(rows, 3, seed=1)
+    same(
+        lambda: losses.relation_distillation(student, teacher),
+        lambda: by_hand.relations(student, teacher),
+        student,
+        teacher,
+    )
+
+
+def test_relation_distillation_does_not_care_about_size_place_and_turns():
+    points = random(5, 3).detach()
+    turn, _ = torch.linalg.qr(random(3, 3, seed=2).detach())
+    assert losses.relation_distillation(7 * points @ turn + 3, points).item() < 1e-12
+
+
+def test_relation_distillation_stands_rows_that_are_equal():
+    """No direction leads from a point to itself: value and gradients are those of the loop, which leaves them out."""
+    base, teacher = random(3, 4), random(5, 4, seed=1)
+    twice = torch.tensor([0, 1, 2, 0, 1])
+    same(
+        lambda: losses.relation_distillation(base[twice], teacher),
+        lambda: by_hand.relations(base[twice], teacher),
+        base,
+        teacher,
+    )
+    single = base.detach().float().requires_grad_()
+    losses.relation_distillation(single[twice], teacher.float()).backward()
+    assert single.grad is not None and single.grad.abs().max() < 1
+
+
+def test_reconstruction_is_the_pixels_cross_entropy_weighted_by_image():
+    logits, images, weights = random(3, 1, 2, 3), torch.rand(3, 1, 2, 3), [0.5, 1.0, 2.0]
+    same(
+        lambda: losses.reconstruction(logits, images, torch.tensor(weights)),
+        lambda: by_hand.reconstruction(logits, images, weights),
+        logits,
+    )
+
+
+def test_code_divergence_is_the_distance_from_standard_noise():
+    mean, log_variance = random(4, 3), random(4, 3, seed=1, scale=1.0)
+    same(
+        lambda: losses.code_divergence(mean, log_variance),
+        lambda: by_hand.code_divergence(mean, log_variance),
+        mean,
+        log_variance,
+    )
+    assert losses.code_divergence(torch.zeros(2, 3), torch.zeros(2, 3)).item() == 0
+
+
+def test_half_precision_is_widened_before_sums_of_the_new_losses():
+    half = random(3, 4, seed=4).detach().bfloat16()
+    made = (
+        losses.binary_cross_entropy(half, torch.tensor([0, 1, 2])),
+        losses.logit_distillation(half, half + 1),
+        losses.relation_distillation(half, half.flip(0)),
+        losses.code_divergence(half, half),
+        losses.reconstruction(half, half.sigmoid(), torch.ones(3)),
+    )
+    assert all(loss.dtype in (torch.float32, torch.float64) for loss in made)

@@ -13,10 +13,13 @@ from safetensors.torch import load_file
 import reverie
 from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
+from reverie.methods import method_names
 from reverie.runs import RunObserver, execute
 
-METHODS = ["joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd", "rehearsal", "lwf-coreset", "e2e", "bic"]
+METHODS = method_names()
 THREE = "stream.take=3"
+TWO_STAGES = "method.refinement=0.5"  # one of two epochs
+SMALL_VAE = ["method.width=2", "method.noise=8"]
 PHOTOS = ["data.source=folder", "stream.split=3", "data.size=8", "train.epochs=2", "dream.steps=4", "dream.width=8"]
 
 
@@ -173,10 +176,16 @@ def test_a_run_with_a_coreset_stopped_in_any_phase_ends_the_same_and_keeps_the_s
 
 
 @pytest.mark.parametrize(
-    "stops", [[(1, "learn", 5), (2, "dream", 2), (2, "learn", 9), (3, "dream", 5), (3, "learn", 30)]]
+    ("method", "settings", "recipe", "stops"),
+    [
+        ("abd", [], "paper", [(1, "learn", 5), (2, "dream", 2), (2, "learn", 9), (3, "dream", 5), (3, "learn", 30)]),
+        ("dgr", SMALL_VAE, "paper", [(1, "vae", 3), (3, "learn", 20), (3, "vae", 1), (3, "vae", 20)]),
+        ("r-dfcil", [TWO_STAGES], "paper", [(3, "dream", 3), (3, "represent", 5), (3, "refine", 1)]),
+        ("r-dfcil", [TWO_STAGES], "released", [(3, "represent", 18), (3, "refine", 12)]),
+    ],
 )
-def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, stops):
-    config = tiny("abd", THREE)
+def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, method, settings, recipe, stops):
+    config = tiny(method, THREE, *settings, recipe=recipe)
     execute(config, tmp_path / "a" / "run")
     for task, phase, step in stops:
         with pytest.raises(Interrupted):
@@ -185,11 +194,17 @@ def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, stops):
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
 
-def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(tiny, tmp_path):
-    config = tiny("abd", THREE)
+@pytest.mark.parametrize(
+    ("method", "settings", "phase"),
+    [("abd", [], "learn"), ("dgr", SMALL_VAE, "vae"), ("r-dfcil", [TWO_STAGES], "refine")],
+)
+def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(
+    tiny, tmp_path, method, settings, phase
+):
+    config = tiny(method, THREE, *settings)
     execute(config, tmp_path / "a" / "run")
     with pytest.raises(Interrupted):
-        execute(config, tmp_path / "b" / "run", observer=StopAt(2, "learn", 11), checkpoint_seconds=1e9)
+        execute(config, tmp_path / "b" / "run", observer=StopAt(2, phase, 11), checkpoint_seconds=1e9)
     execute(config, tmp_path / "b" / "run")
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
@@ -216,6 +231,17 @@ def test_a_finished_run_is_recognised_and_not_made_again(tiny, tmp_path):
     stamp = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
     assert execute(config, tmp_path / "run", data="nowhere") == first
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == stamp
+
+
+def test_a_run_from_before_a_method_had_an_option_is_recognised(tiny, tmp_path):
+    config, file = tiny("abd", "stream.take=1"), tmp_path / "run" / "config.yaml"
+    first = execute(config, tmp_path / "run")
+    stored = yaml.safe_load(file.read_text())
+    del stored["method"]["task_weights"]
+    file.write_text(yaml.safe_dump(stored))
+    assert execute(config, tmp_path / "run") == first
+    with pytest.raises(UserError, match=r"method\.task_weights: True in the folder, False asked for"):
+        execute(tiny("abd", "stream.take=1", "method.task_weights=false"), tmp_path / "run")
 
 
 def test_another_configuration_is_refused_with_the_difference_and_nothing_changes(tiny, tmp_path):
@@ -432,6 +458,15 @@ def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path,
     assert of("base", [2, 1], "base-21") is None
     of("joint", [2, 1], "joint-21")
     assert of("base", [2, 1], "base-21") is not None
+
+
+def test_a_method_that_does_not_normalise_has_the_upper_bound_of_those_that_do(tmp_path, photos):
+    for method in ("joint", "dgr"):
+        config = runs.configure("digits-5", method, settings=[*PHOTOS, "train.epochs=1"])
+        result = execute(config, tmp_path / method, data=photos)
+        shape = reverie.load(tmp_path / method / "model").classifier.preprocessing
+        assert (shape.mean == (0, 0, 0)) == (shape.deviation == (1, 1, 1)) == (method == "dgr")
+    assert result["metrics"]["omega"] is not None
 
 
 def test_the_class_order_follows_the_seed(tiny, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -28,8 +28,12 @@ class ABD(DreamReplay):
     @dataclass(frozen=True)
     class Options:
         distillation: float = 0.1  # lambda_kd
-        fine_tuning: float = 1.0  # lambda_ft
+        fine_tuning: float = 1.0  # lambda_ft; 0 leaves the term out
         bn_momentum: float = 0.1  # of the classifier, after the first task
+        task_weights: bool = True  # this and all below: parts to leave out, as in the paper's ablation table
+        cross_entropy: Literal["local", "standard"] = "local"  # new classes among themselves, or among all
+        distil_real: bool = True
+        distil_dreams: bool = True
 
         def __post_init__(self) -> None:
             check(0 < self.bn_momentum <= 1, "method.bn_momentum", self.bn_momentum, "above 0 and at most 1")
@@ -44,16 +48,29 @@ class ABD(DreamReplay):
         return {"cross_entropy": cross_entropy(every_row, batch.labels)}
 
     def losses(self, replay: Replay) -> Mapping[str, Tensor]:
-        assert self.teacher is not None
+        options, share = self.options, self.old / self.total
         features = self.classifier.features(replay.images)
-        local = self.classifier.head(features[: replay.real])[:, : self.total]
-        tuned = self.classifier.head(features.detach())  # moves the head alone
+        losses = self._cross_entropy(features, replay, 1 - share if options.task_weights else 1.0)
+        if options.fine_tuning:
+            tuned = self.classifier.head(features.detach())  # moves the head alone
+            weights = task_weights(replay.labels, self.old, self.total) if options.task_weights else None
+            losses["fine_tuning"] = options.fine_tuning * cross_entropy(tuned, replay.labels, weights)
+        if options.distil_real or options.distil_dreams:
+            losses["distillation"] = options.distillation * self._distillation(features, replay)
+        return losses
+
+    def _cross_entropy(self, features: Tensor, replay: Replay, share: float) -> dict[str, Tensor]:
+        """Of the real rows."""
+        logits = self.classifier.head(features[: replay.real])[:, : self.total]
+        labels = replay.labels[: replay.real]
+        if self.options.cross_entropy == "local":
+            return {"local_cross_entropy": share * local_cross_entropy(logits, labels, self.old)}
+        return {"cross_entropy": share * cross_entropy(logits, labels)}
+
+    def _distillation(self, features: Tensor, replay: Replay) -> Tensor:
+        """Moves the backbone alone."""
+        assert self.teacher is not None
+        first = 0 if self.options.distil_real else replay.real
+        last = len(features) if self.options.distil_dreams else replay.real
         old_head = self.teacher.head.weight[: self.old]
-        new_share = 1 - self.old / self.total
-        weights = task_weights(replay.labels, self.old, self.total)
-        kd = weighted_feature_distillation(features, replay.taught_features, old_head)  # moves the backbone alone
-        return {
-            "local_cross_entropy": new_share * local_cross_entropy(local, replay.labels[: replay.real], self.old),
-            "fine_tuning": self.options.fine_tuning * cross_entropy(tuned, replay.labels, weights),
-            "distillation": self.options.distillation * kd,
-        }
+        return weighted_feature_distillation(features[first:last], replay.taught_features[first:last], old_head)

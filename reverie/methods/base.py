@@ -38,6 +38,7 @@ class Method:
 
     title: ClassVar[str] = ""  # as in the paper's tables
     released: ClassVar[Mapping[str, Any]] = {}  # options that differ in the released code
+    normalised: ClassVar[bool] = True  # false: its classifier sees pixels between 0 and 1 as they are
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
 

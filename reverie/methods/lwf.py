@@ -1,4 +1,4 @@
-"""Learning without Forgetting (Li and Hoiem): be true to the teacher's answers on the new images."""
+"""Learning without Forgetting (Li and Hoiem) and LwF.MC (Rebuffi et al.): the teacher's answers on the new images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reverie.losses import cross_entropy, distillation
+from reverie.data.feed import Batch
+from reverie.losses import binary_cross_entropy, cross_entropy, distillation
 from reverie.methods.base import Distiller, Taught
 
 
@@ -28,3 +29,16 @@ class LwF(Distiller):
             "cross_entropy": cross_entropy(logits, batch.labels),
             "distillation": self.options.distillation * kd,
         }
+
+
+class LwFMC(Distiller):
+    """A yes or no for every class: the teacher says which for the old ones, the label for the new ones."""
+
+    title = "LwF.MC"
+
+    def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {"binary_cross_entropy": binary_cross_entropy(self.classifier(batch.images), batch.labels)}
+
+    def losses(self, batch: Taught) -> Mapping[str, Tensor]:
+        logits = self.classifier(batch.images)
+        return {"binary_cross_entropy": binary_cross_entropy(logits, batch.labels, batch.taught_logits)}

@@ -11,6 +11,7 @@ from reverie.nets.resnet import Backbone, cifar_resnet, imagenet_resnet18
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet32": lambda channels: cifar_resnet(blocks=5, channels=channels),
+    "resnet32-signed": lambda channels: cifar_resnet(blocks=5, channels=channels, signed=True),
     "resnet20": lambda channels: cifar_resnet(blocks=3, channels=channels),
     "resnet14": lambda channels: cifar_resnet(blocks=2, channels=channels),
     "resnet8": lambda channels: cifar_resnet(blocks=1, channels=channels),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,10 @@ class Preprocessing:
     @property
     def channels(self) -> int:
         return len(self.mean)
+
+    def without_normalisation(self) -> Preprocessing:
+        """The same images, pixels between 0 and 1."""
+        return replace(self, mean=(0.0,) * self.channels, deviation=(1.0,) * self.channels)
 
 
 class Head(nn.Module):

@@ -16,30 +16,39 @@ class Backbone(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut without parameters (option A: every second pixel, zero channels)."""
+    """Two 3 x 3 convolutions beside a shortcut without parameters (option A: every second pixel, zero channels).
 
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+    `signed`: no ReLU behind the sum, and all zero channels at the end instead of half of them on each side.
+    """
+
+    def __init__(self, channels_in: int, channels: int, stride: int, signed: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.stride = stride
-        self.extra = (channels - channels_in) // 2
+        self.stride, self.signed = stride, signed
+        extra = channels - channels_in
+        self.extra = (0, extra) if signed else (extra // 2, extra // 2)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         shortcut = x[:, :, :: self.stride, :: self.stride]
-        if self.extra:
-            shortcut = F.pad(shortcut, (0, 0, 0, 0, self.extra, self.extra))
-        return F.relu(out + shortcut)
+        if any(self.extra):
+            shortcut = F.pad(shortcut, (0, 0, 0, 0, *self.extra))
+        return out + shortcut if self.signed else F.relu(out + shortcut)
 
 
 class CifarResNet(Backbone):
-    """A 3 x 3 convolution, three stages of `blocks` blocks, the mean over the map: 6 * blocks + 2 layers in all."""
+    """A 3 x 3 convolution, three stages of `blocks` blocks, the mean over the map: 6 * blocks + 2 layers in all.
 
-    def __init__(self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)) -> None:
+    `signed`: as R-DFCIL has it. Features may be negative, and every block begins as its shortcut alone.
+    """
+
+    def __init__(
+        self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64), signed: bool = False
+    ) -> None:
         super().__init__()
         self.feature_dim = widths[-1]
         self.conv = AlignedConv2d(channels, widths[0], 3, padding=1, bias=False)
@@ -48,12 +57,14 @@ class CifarResNet(Backbone):
         before = widths[0]
         for stage, width in enumerate(widths):
             for block in range(blocks):
-                stages.append(BasicBlock(before, width, stride=2 if stage and not block else 1))
+                stages.append(BasicBlock(before, width, stride=2 if stage and not block else 1, signed=signed))
                 before = width
         self.blocks = nn.Sequential(*stages)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.kaiming_normal_(module.weight, mode="fan_out" if signed else "fan_in", nonlinearity="relu")
+            elif isinstance(module, BasicBlock) and signed:
+                nn.init.zeros_(module.bn2.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.blocks(F.relu(self.bn(self.conv(images))))
@@ -78,8 +89,8 @@ class TorchvisionResNet18(Backbone):
         return features
 
 
-def cifar_resnet(blocks: int, channels: int) -> Backbone:
-    return CifarResNet(blocks, channels)
+def cifar_resnet(blocks: int, channels: int, signed: bool = False) -> Backbone:
+    return CifarResNet(blocks, channels, signed=signed)
 
 
 def imagenet_resnet18(channels: int) -> Backbone:

@@ -100,6 +100,7 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
         recipe: str = "paper",
         total: int = 9,
         before: Callable[[Method], None] = lambda method: None,
+        phase_name: str | None = None,
     ) -> Scene:
         """`before` the task begins, something may happen to the method and its classifier."""
         config = tiny(method, *settings, recipe=recipe)
@@ -116,8 +117,9 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
         _unsettle(learner.classifier, seed=1)
         phases = {phase.name: phase for phase in learner.method.phases(task)}
         images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
-        made = Scene(learner.method, phases, phases["learn"], old, new, images, labels)
-        made.enter("learn")
+        chosen = phase_name or ("learn" if "learn" in phases else [*phases][-1])
+        made = Scene(learner.method, phases, phases[chosen], old, new, images, labels)
+        made.enter(chosen)
         return made
 
     return make

@@ -1,16 +1,20 @@
-"""ABD: each of its three losses, what each of them moves, and both recipes."""
+"""ABD: each of its three losses, what each of them moves, both recipes, and the parts that can be left out."""
 
 import pytest
 import torch
 
+from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.nets.resnet import batchnorm_layers
 from tests import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
 
 
-def expected_losses(s, rows):
-    """r = old/total; local CE times 1-r; fine-tuning over `rows` head rows with weights r and 1-r; MSE times 0.1."""
+def expected_losses(s, rows, weighted=True, standard=False, distilled=slice(None)):
+    """r = old/total; local CE times 1-r; fine-tuning over `rows` head rows with weights r and 1-r; MSE times 0.1.
+
+    Ablations: no weights, cross-entropy over all classes, distillation on some rows only.
+    """
     old, total, real = s.old, s.old + s.new, len(s.images)
     images = torch.cat([s.images, s.dreams()])
     with torch.no_grad():
@@ -22,26 +26,34 @@ def expected_losses(s, rows):
     logits = features @ weight.T + bias
     tuned = features.detach() @ weight.T + bias
     teacher_head = s.method.teacher.head
+    weights = by_hand.abd_weights(labels, old, total) if weighted else None
+    kept = features[distilled], taught_features[distilled], teacher_head.weight[:old], teacher_head.bias[:old]
+    if standard:
+        first = {"cross_entropy": by_hand.cross_entropy(logits[:real, :total], s.labels)}
+    else:
+        first = {"local_cross_entropy": by_hand.cross_entropy(logits[:real, old:total], s.labels - old)}
     return {
-        "local_cross_entropy": (1 - old / total) * by_hand.cross_entropy(logits[:real, old:total], s.labels - old),
-        "fine_tuning": by_hand.cross_entropy(tuned[:, :rows], labels, by_hand.abd_weights(labels, old, total)),
-        "distillation": 0.1
-        * by_hand.weighted_features(features, taught_features, teacher_head.weight[:old], teacher_head.bias[:old]),
+        **{name: (1 - old / total if weighted else 1) * value for name, value in first.items()},
+        "fine_tuning": by_hand.cross_entropy(tuned[:, :rows], labels, weights),
+        "distillation": 0.1 * by_hand.weighted_features(*kept),
     }
 
 
-@pytest.mark.parametrize("recipe", ["paper", "released"])
-@pytest.mark.parametrize(("old", "new"), SIZES)
-def test_abd_is_its_three_losses(scene, old, new, recipe):
-    s = scene("abd", old, new, recipe=recipe)
-    losses = s.losses()
-    expected = expected_losses(s, rows=9 if recipe == "released" else old + new)
+def assert_equal_losses(s, losses, expected):
+    """The same names, values and gradients."""
     assert losses.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
         ours, theirs = s.gradients(losses[name]), s.gradients(value)
         for parameter in ours:
             torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize(("old", "new"), SIZES)
+def test_abd_is_its_three_losses(scene, old, new, recipe):
+    s = scene("abd", old, new, recipe=recipe)
+    assert_equal_losses(s, s.losses(), expected_losses(s, rows=9 if recipe == "released" else old + new))
 
 
 def test_each_term_moves_what_it_should(scene):
@@ -95,3 +107,59 @@ def test_the_lambdas_scale_their_terms(scene):
     torch.testing.assert_close(3 * a["distillation"], b["distillation"])
     torch.testing.assert_close(2 * a["fine_tuning"], b["fine_tuning"])
     torch.testing.assert_close(a["local_cross_entropy"], b["local_cross_entropy"])
+
+
+# --- the paper's ablations
+
+REAL, DREAMS = slice(0, 6), slice(6, 12)
+
+
+@pytest.mark.parametrize(
+    ("setting", "changed"),
+    [
+        ("method.task_weights=false", {"weighted": False}),
+        ("method.cross_entropy=standard", {"standard": True}),
+        ("method.distil_real=false", {"distilled": DREAMS}),
+        ("method.distil_dreams=false", {"distilled": REAL}),
+    ],
+)
+@pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 1)])
+def test_an_ablation_changes_its_own_term_as_stated(scene, old, new, setting, changed):
+    s = scene("abd", old, new, setting)
+    assert_equal_losses(s, s.losses(), expected_losses(s, rows=old + new, **changed))
+
+
+def test_standard_cross_entropy_moves_every_row_of_classes_seen(scene):
+    s = scene("abd", 3, 2, "method.cross_entropy=standard", recipe="released")
+    assert s.moved_by(s.losses()["cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(5))}
+
+
+def test_without_fine_tuning_the_term_is_gone_and_old_rows_rest(scene):
+    s = scene("abd", 3, 2, "method.fine_tuning=0")
+    losses, expected = s.losses(), expected_losses(s, rows=5)
+    del expected["fine_tuning"]
+    assert_equal_losses(s, losses, expected)
+    assert s.moved_by(sum(losses.values())) == {"backbone", "head row 3", "head row 4"}
+
+
+def test_without_any_distillation_the_term_is_gone(scene):
+    s = scene("abd", 3, 2, "method.distil_real=false", "method.distil_dreams=false")
+    assert list(s.losses()) == ["local_cross_entropy", "fine_tuning"]
+
+
+def test_with_nothing_left_out_abd_is_bit_for_bit_what_it_was_before_there_were_ablations(scene):
+    s = scene("abd", 3, 2)
+    replay, losses = s.prepared(), s.losses()
+    features = s.classifier.features(replay.images)
+    local = s.classifier.head(features[: replay.real])[:, :5]
+    weights = task_weights(replay.labels, 3, 5)
+    kd = weighted_feature_distillation(features, replay.taught_features, s.method.teacher.head.weight[:3])
+    before = {
+        "local_cross_entropy": (1 - 3 / 5) * local_cross_entropy(local, replay.labels[: replay.real], 3),
+        "fine_tuning": 1.0 * cross_entropy(s.classifier.head(features.detach()), replay.labels, weights),
+        "distillation": 0.1 * kd,
+    }
+    assert list(losses) == list(before)
+    assert all(torch.equal(losses[name], before[name]) for name in before)
+    ours, theirs = (s.gradients(torch.stack([*terms.values()]).sum()) for terms in (losses, before))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -35,13 +35,14 @@ def reachable(root: Any) -> Iterator[Any]:
 
 
 def image_tensors(learner: Learner, images: Tensor) -> list[Tensor]:
-    """Tensors within reach of the learner that hold one of `images`, as pixels or normalised."""
-    normalised = (images.float() / 255 - 0.305) / 0.376
+    """Tensors within reach of the learner that hold one of `images`, as bytes, between 0 and 1, or normalised."""
+    pixels = images.float() / 255
+    normalised = (pixels - 0.305) / 0.376
     found = []
     for thing in reachable(learner):
         if isinstance(thing, Tensor) and thing.ndim >= 3 and thing.shape[-2:] == images.shape[-2:]:
             rows = thing.detach().reshape(-1, *images.shape[-2:]).float()
-            for known in (images, normalised):
+            for known in (images, pixels, normalised):
                 known = known.reshape(-1, *images.shape[-2:]).float()
                 if len(rows) and (torch.cdist(rows.flatten(1), known.flatten(1)).min() < 1e-3):
                     found.append(thing)

@@ -1,4 +1,4 @@
-"""LwF: cross-entropy over all classes seen, distillation over the old ones."""
+"""LwF: cross-entropy over all classes seen, distillation over the old ones. LwF.MC: yes or no for every class."""
 
 import pytest
 import torch
@@ -37,3 +37,26 @@ def test_the_teacher_is_the_classifier_of_the_last_task_and_never_moves(scene):
     assert teacher.seen == 3
     assert not teacher.training
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 2), (2, 1), (1, 1)])
+def test_lwf_mc_is_one_binary_cross_entropy_over_all_classes_seen(scene, old, new, recipe):
+    s = scene("lwf-mc", old, new, recipe=recipe)
+    losses = s.losses()
+    with torch.no_grad():
+        taught = s.method.teacher(s.images)
+    expected = by_hand.binary_cross_entropy(s.classifier(s.images), s.labels, taught)
+    assert list(losses) == ["binary_cross_entropy"]
+    torch.testing.assert_close(losses["binary_cross_entropy"], expected, rtol=1e-6, atol=1e-9)
+    ours, theirs = s.gradients(losses["binary_cross_entropy"]), s.gradients(expected)
+    for parameter in ours:
+        torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
+    assert s.moved_by(losses["binary_cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(old + new))}
+
+
+def test_lwf_mc_asks_yes_or_no_in_the_first_task_too(scene):
+    s = scene("lwf-mc", 3, 2)
+    losses = s.method.first_losses(s.batch())
+    expected = by_hand.binary_cross_entropy(s.classifier(s.images), s.labels)
+    torch.testing.assert_close(losses["binary_cross_entropy"], expected, rtol=1e-6, atol=1e-9)

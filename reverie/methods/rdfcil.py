@@ -1,0 +1,168 @@
+"""R-DFCIL (Gao et al., ECCV 2022): dreams keep the old logits, relations between new images keep the features."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie import seeding
+from reverie.config import check
+from reverie.data.feed import Batch
+from reverie.data.stream import Task
+from reverie.losses import balanced_cross_entropy, local_cross_entropy, logit_distillation, relation_distillation
+from reverie.methods.dreaming import DreamReplay, Replay
+from reverie.phase import SGD, Phase
+
+RELATION_WIDTH = 128  # numbers that a row of features is mapped to before angles are taken
+
+
+class Relations(nn.Module):
+    """How the rows of a batch lie to each other, for student and teacher, each seen through a map of its own."""
+
+    def __init__(self, feature_dim: int) -> None:
+        super().__init__()
+        self.student = nn.Linear(feature_dim, RELATION_WIDTH)
+        self.teacher = nn.Linear(feature_dim, RELATION_WIDTH)
+
+    def forward(self, features: Tensor, taught_features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            return relation_distillation(self.student(features), self.teacher(taught_features))
+
+
+class ClassWeights(nn.Module):
+    """How often each class was met in this task, real or dreamed, and weights that make up for it."""
+
+    met: Tensor
+    values: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("met", torch.zeros(classes, dtype=torch.long))
+        self.register_buffer("values", torch.ones(classes))
+
+    def meet(self, labels: Tensor) -> None:
+        self.met.index_add_(0, labels, torch.ones_like(labels))
+
+    def renew(self) -> None:
+        """The class met most often has weight 1, one that was met half as often 2."""
+        rarity = self.met.sum() / self.met.clamp_min(1)
+        self.values.copy_(rarity / rarity.min())
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the head is refined with: features of new images, then of as many dreams."""
+
+    values: Tensor
+    labels: Tensor
+    taught_logits: Tensor  # of the dreams, over the old classes
+
+
+class RDFCIL(DreamReplay):
+    """New classes among themselves, old logits on dreams, angles between new images; then the head alone on all."""
+
+    title = "R-DFCIL"
+    weights: ClassWeights | None = None
+
+    @dataclass(frozen=True)
+    class Options:
+        cross_entropy: float = 0.5  # among the new classes, and in the refinement among all
+        distillation: float = 0.15  # of old logits, on dreams
+        relations: float = 0.5  # between new images
+        refinement: float = 0.2  # the share of the epochs in which the head alone is trained
+        refinement_lr: float = 0.005
+
+        def __post_init__(self) -> None:
+            check(0 <= self.refinement < 1, "method.refinement", self.refinement, "at least 0 and below 1")
+            check(self.refinement_lr > 0, "method.refinement_lr", self.refinement_lr, "above 0")
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
+        self.weights = ClassWeights(self.total).to(self.device) if self.old else None
+
+    def phases(self, task: Task) -> Iterator[Phase]:
+        if self.teacher is None or self.dreamer is None or self.weights is None:
+            yield from super().phases(task)
+            return
+        train = self.config.train
+        refining = min(round(self.options.refinement * train.epochs), train.epochs - 1)
+        resting = [self.teacher, self.dreamer.generator]
+        yield self.dreamer.phase()
+        with seeding.initialising(self.config.seed, "relations", task.index):
+            relations = Relations(self.classifier.backbone.feature_dim).to(self.device)
+        yield replace(
+            self.learning(task, functools.partial(self.representation, relations=relations), resting, self.prepare),
+            name="represent",
+            moves={"classifier": self.classifier, "relations": relations, "weights": self.weights},
+            epochs=train.epochs - refining,
+            after_epoch=self.weights.renew,
+        )
+        del relations
+        if not refining:
+            return
+        yield replace(
+            self.learning(task, self.refinement, [self.classifier.backbone, *resting], self.prepare_refinement),
+            name="refine",
+            moves={"head": self.classifier.head, "weights": self.weights},
+            epochs=refining,
+            optimizer=SGD(self.options.refinement_lr, train.momentum, train.weight_decay),
+            full_precision=True,  # the head is fitted to the very features that it will be tested on
+            after_epoch=self.weights.renew,
+        )
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Of what is to be learned, and of what is to be kept: the more old classes a new one, the more is kept."""
+        new = self.total - self.old
+        alpha, beta = math.log2(new / 2 + 1), math.sqrt(self.old / new)
+        return (1 + 1 / alpha) / beta, alpha * beta
+
+    def representation(self, replay: Replay, relations: Relations) -> Mapping[str, Tensor]:
+        """The losses of the first stage. Two passes of the student: BatchNorm sees real and dreamed images apart."""
+        assert self.weights is not None
+        self.weights.meet(replay.labels)
+        real, (learn, keep), options = replay.real, self.scales, self.options
+        features = self.classifier.features(replay.images[:real])
+        dreamed = self.classifier.head(self.classifier.features(replay.images[real:]))
+        local = local_cross_entropy(self.classifier.head(features)[:, : self.total], replay.labels[:real], self.old)
+        kept = logit_distillation(dreamed[:, : self.old], replay.taught_logits[real:])
+        return {
+            "local_cross_entropy": options.cross_entropy * learn * local,
+            "distillation": options.distillation * keep * kept,
+            "relations": options.relations * keep * relations(features, replay.taught_features[:real]),
+        }
+
+    def prepare_refinement(self, batch: Batch, rng: torch.Generator) -> Features:
+        """The backbone rests, so that its features belong here."""
+        replay = self.prepare(batch, rng)
+        return Features(self.classifier.features(replay.images), replay.labels, replay.taught_logits[replay.real :])
+
+    def refinement(self, features: Features) -> Mapping[str, Tensor]:
+        """The losses of the second stage: they move the head alone."""
+        assert self.weights is not None
+        self.weights.meet(features.labels)
+        logits = self.classifier.head(features.values)[:, : self.total]
+        kept = logit_distillation(logits[-len(features.taught_logits) :, : self.old], features.taught_logits)
+        balanced = balanced_cross_entropy(logits, features.labels, self.weights.values)
+        return {
+            "balanced_cross_entropy": self.options.cross_entropy * balanced,
+            "distillation": self.options.distillation * self.scales[1] * kept,
+        }
+
+    def end(self, task: Task) -> None:
+        super().end(task)
+        self.weights = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | ({"weights": self.weights.state_dict()} if self.weights is not None else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.weights is not None:
+            self.weights.load_state_dict(state["weights"])
