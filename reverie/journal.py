@@ -138,6 +138,17 @@ class Journal(LearnerObserver):
         with self.folder.events.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
 
+    def phases(self, tasks: int) -> list[dict[str, dict[str, float]]]:
+        """By task and phase: how many steps it has, and the seconds that went by before the first of them."""
+        found: list[dict[str, dict[str, float]]] = [{} for _ in range(tasks)]
+        for event in read_events(self.folder.events):
+            if event["event"] == "phase begins":
+                found[event["task"] - 1][event["phase"]] = {"steps": event["steps"], "setup_seconds": 0.0}
+            elif event["event"] == "phase ends":
+                setup = event["summary"].get("setup_seconds", 0.0)
+                found[event["task"] - 1][event["phase"]]["setup_seconds"] = setup
+        return found
+
     def _events_size(self) -> int:
         return self.folder.events.stat().st_size if self.folder.events.exists() else 0
 
@@ -239,6 +250,14 @@ class Journal(LearnerObserver):
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None
+
+
+def read_events(file: Path) -> list[dict[str, Any]]:
+    """Everything that happened so far. A line that is still being written is left out."""
+    if not file.is_file():
+        return []
+    lines = file.read_text("utf-8", errors="replace").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _is_ours(entry: Path) -> bool:
