@@ -130,7 +130,7 @@ def _ingredients(phase: Phase, learner: Learner, task: Task) -> list[Any] | None
     if not known:
         return None
     return [
-        [learner.config.seed, task.index, phase.name, phase.losses.__qualname__],  # type: ignore[attr-defined]
+        [learner.config.seed, task.index, phase.name, phase.losses.__qualname__],
         [phase.epochs, phase.steps, phase.full_precision, repr(phase.optimizer), [*phase.moves]],
         [repr(getattr(source, field.name)) for field in fields(source) if field.name != "images"],
         [repr(augment.config), augment.normalise.mean.tolist(), augment.normalise.deviation.tolist()],
@@ -143,7 +143,9 @@ def _ingredients(phase: Phase, learner: Learner, task: Task) -> list[Any] | None
 def _is_ordinary(module: nn.Module) -> bool:
     """Does it compute what its class says, and is that class ours or torch's?"""
     watched = any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks"))
-    return type(module).__module__.startswith(("reverie.", "torch.nn.")) and not watched and "forward" not in vars(module)
+    return (
+        type(module).__module__.startswith(("reverie.", "torch.nn.")) and not watched and "forward" not in vars(module)
+    )
 
 
 def _digest(classifier: nn.Module) -> str:

@@ -15,6 +15,7 @@ import yaml
 from reverie.errors import UserError, did_you_mean
 
 TOLERANCE = 1.5  # percent points that are never a disagreement
+RULE = f"agrees: |ours - paper| <= max({TOLERANCE}, 2 sqrt(s_ours^2 / n_ours + s_paper^2 / n_paper)) percent points"
 Verdict = Literal["agrees", "above", "below"]
 
 
