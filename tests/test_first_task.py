@@ -29,7 +29,6 @@ def entries(folder):
     ("first", "second", "recipe"),
     [
         (("base",), ("lwf",), "paper"),
-        (("base",), ("lwf",), "released"),
         (("lwf",), ("joint",), "paper"),
         (("abd",), ("abd", "method.distillation=0.5", "dream.steps=3"), "paper"),
         (("abd",), ("abd", "method.fine_tuning=0.5"), "released"),
