@@ -72,7 +72,7 @@ class FirstTask(LearnerObserver):
             log.warning("The first task in %s cannot be read (%s); it is trained again.", self.folder / key, error)
             return None
         for epoch in entry["epochs"]:
-            self.journal.event("epoch", task=1, phase=phase.name, **epoch)
+            self.journal.event("epoch", task=1, tasks=self.journal.tasks, phase=phase.name, **epoch)
         self.journal.add_seconds(phase.name, entry["seconds"])  # they count, whoever spent them
         self.session["first_task"] = {"key": key, "trained_by": entry["trained_by"], "seconds": entry["seconds"]}
         return snapshot

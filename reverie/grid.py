@@ -35,6 +35,7 @@ UPPER_BOUND = "joint"
 LOGS = "logs"
 _POLL_SECONDS = 0.2
 _TAIL = 12  # lines of a dead worker's log
+_LOOK_BACK = 20_000  # bytes of a run's events: more than any event has
 
 
 @dataclass(frozen=True)
@@ -187,16 +188,14 @@ class Worker:
         said = self.log.read_bytes()[self._log_begins :].decode("utf-8", "replace")
         return said.rstrip().splitlines()[-_TAIL:]
 
-    def doing(self) -> str:
-        """As far as its events tell: task, phase, epoch."""
-        events = read_events(self.run.folder.events)
-        tasks = next((event["tasks"] for event in events if "tasks" in event), "?")
-        for event in reversed(events):
-            if event["event"] == "epoch":
-                return f"task {event['task']}/{tasks} {event['phase']} epoch {event['epoch']}"
-            if event["event"] == "phase begins":
-                return f"task {event['task']}/{tasks} {event['phase']}"
-        return "begins"
+    def progress(self) -> tuple[int, int, str]:
+        """As far as its events tell: tasks learned, tasks in all, and what it is at."""
+        for event in reversed(read_events(self.run.folder.events, last=_LOOK_BACK)):
+            if event["event"] in ("epoch", "phase begins"):
+                epoch = f" epoch {event['epoch']}" if "epoch" in event else ""
+                where = f"task {event['task']}/{event['tasks']} {event['phase']}{epoch}"
+                return event["task"] - 1, event["tasks"], where
+        return 0, 1, "begins"
 
     def ask_to_stop(self) -> None:
         if self.process.poll() is None:

@@ -96,19 +96,20 @@ class GridProgress(GridObserver):
         self.console, self.bars, self.parallel = console, bars, parallel
         self._whole: TaskID | None = None
         self._bars: dict[str, TaskID] = {}
+        self._looked = 0.0  # when
 
     def begins(self, state: State) -> None:
         at_once = f", {self.parallel} at a time" if self.parallel > 1 else ""
         done = len(state.finished)
         self._say(f"{state.total} runs: {done} finished before, {len(state.waiting)} to train{at_once}")
         if self.bars is not None:
-            self._whole = self.bars.add_task("all runs", total=state.total, completed=done, left="")
+            self._whole = self.bars.add_task("all runs", total=state.total, completed=done, status="")
 
     def run_begins(self, run: PlannedRun, state: State) -> None:
         if self.bars is None:
             self._say(f"{run.name} begins")
         else:
-            self._bars[run.name] = self.bars.add_task(run.name, total=None, left="")
+            self._bars[run.name] = self.bars.add_task(run.name, total=1, status="begins")
 
     def run_ends(self, run: PlannedRun, seconds: float, state: State) -> None:
         accuracy = disk.read_json(run.folder.result)["metrics"]["final_accuracy"]
@@ -126,11 +127,13 @@ class GridProgress(GridObserver):
         self._remove(worker.run)
 
     def waits(self, state: State) -> None:
-        if self.bars is None or self._whole is None:
+        if self.bars is None or self._whole is None or time.monotonic() - self._looked < 1:
             return
-        self.bars.update(self._whole, completed=len(state.finished) + len(state.failed), left=self._left(state))
+        self._looked = time.monotonic()
+        self.bars.update(self._whole, completed=len(state.finished) + len(state.failed), status=self._left(state))
         for worker in state.running:
-            self.bars.update(self._bars[worker.run.name], description=f"{worker.run.name} {worker.doing()}")
+            learned, tasks, doing = worker.progress()
+            self.bars.update(self._bars[worker.run.name], completed=learned, total=tasks, status=doing)
 
     def _left(self, state: State) -> str:
         seconds = state.seconds_left(self.parallel)
@@ -151,9 +154,9 @@ def following_grid(console: Console, parallel: int) -> Iterator[GridProgress]:
         return
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.fields[status]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bars:
         yield GridProgress(console, bars, parallel)

@@ -144,6 +144,7 @@ class _Run:
         self.config, self.folder, self.stream = config, folder, stream
         self.fingerprint, self.device, self.observer = fingerprint, device, observer
         self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
+        self.journal.tasks = len(stream)
         self.bounds = UpperBounds(folder.path)
         self.preprocessing = shape = _preprocessing(stream)
         taken_from_first_task = stream.dataset.normalisation is None
@@ -161,7 +162,7 @@ class _Run:
         resting, snapshot = self.journal.recover()
         self.journal.sessions.append(self.session)
         first = resting["task"] if resting else 0
-        self.journal.event("goes on" if resting else "run begins", tasks=len(self.stream), **self.session)
+        self.journal.event("goes on" if resting else "run begins", **self.session)
         learner = self.learner
         if resting and first == len(self.stream):  # stopped between the last task and the result
             learner.load_state_dict(resting["learner"])

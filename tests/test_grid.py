@@ -197,13 +197,14 @@ def test_in_a_terminal_each_run_at_work_shows_its_task_and_phase(tmp_path):
         def __init__(self, run):
             self.run, self.seconds = run, 1.0
 
-        doing = grid.Worker.doing
+        progress = grid.Worker.progress
 
     run = finished_run(tmp_path)
-    events = [{"event": "run begins", "tasks": 5}, {"event": "phase begins", "task": 2, "phase": "dream"}]
+    where = {"task": 2, "tasks": 5, "phase": "dream"}
+    events = [{"event": "run begins", "long": "x" * 30_000}, {"event": "phase begins", **where}]
     run.folder.events.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event": "ep')
     worker = Standin(run)
-    assert worker.doing() == "task 2/5 dream"
+    assert worker.progress() == (1, 5, "task 2/5 dream")
     said = Console(file=io.StringIO(), force_terminal=True, width=200)
     with following_grid(said, 1) as progress:
         state = State([])

@@ -56,15 +56,25 @@ def own_package(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
-def test_a_method_from_somebodys_own_package_runs_by_name_and_stands_in_the_table(own_package, tmp_path, monkeypatch):
-    def reverie(*words: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["reverie", *words, *sets("train.epochs=1")])
+@pytest.fixture
+def reverie(monkeypatch):
+    """The command in this process; its workers are processes of their own."""
+
+    def call(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["reverie", *words])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert left.value.code == 0
 
+    return call
+
+
+def test_a_method_from_somebodys_own_package_runs_by_name_and_stands_in_the_table(
+    own_package, reverie, tmp_path, monkeypatch
+):
+    quick = sets("train.epochs=1")
     monkeypatch.chdir(tmp_path)
-    reverie("table", "digits-5", "--methods", "smooth", "--seeds", "0", "--parallel", "2", "--out", "table")
+    reverie("table", "digits-5", "--methods", "smooth", "--seeds", "0", "--parallel", "2", "--out", "table", *quick)
     with Path("table/table.csv").open() as file:
         upper, smooth = csv.DictReader(file)
     assert (upper["method"], smooth["title"]) == ("joint", "Smooth")
@@ -79,7 +89,7 @@ def test_a_method_from_somebodys_own_package_runs_by_name_and_stands_in_the_tabl
     (folder,) = Path("table").glob("digits-5-smooth-*")
     ours = json.loads((folder / "result.json").read_text())
     assert ours["sessions"][0]["command"].startswith("reverie run digits-5 --method smooth")
-    reverie("run", "digits-5", "--method", "smooth", "--out", "run")
+    reverie("run", "digits-5", "--method", "smooth", "--out", "run", *quick)
     assert ours["accuracy_matrix"] == json.loads(Path("run/result.json").read_text())["accuracy_matrix"]
 
 
@@ -89,7 +99,7 @@ def children(process: int) -> list[int]:
     return [pid for pid, parent in pairs if parent == process]
 
 
-def test_a_table_killed_in_the_middle_repeats_no_finished_run(tmp_path):
+def test_a_table_killed_in_the_middle_repeats_no_finished_run(reverie, tmp_path, capsys):
     words = ["table", "digits-5", "--methods", "base,lwf", "--seeds", "0", "--no-upper-bound", "--out", str(tmp_path)]
     words += ["--checkpoint-every", "0.1", *sets("train.epochs=12")]
     table = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=subprocess.DEVNULL)
@@ -106,9 +116,8 @@ def test_a_table_killed_in_the_middle_repeats_no_finished_run(tmp_path):
     (lwf,) = tmp_path.glob("digits-5-lwf-*")
     assert not (lwf / "result.json").exists()
     before = {file: file.stat().st_mtime_ns for file in base.rglob("*") if file.is_file() and file.name != ".lock"}
-    again = subprocess.run([sys.executable, "-m", "reverie", *words], capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "2 runs: 1 finished before, 1 to train" in again.stdout
+    reverie(*words)
+    assert "2 runs: 1 finished before, 1 to train" in capsys.readouterr().out
     assert {file: file.stat().st_mtime_ns for file in before} == before
     result = json.loads((lwf / "result.json").read_text())
     assert len(result["sessions"]) == 2
