@@ -47,7 +47,7 @@ class FirstTask(LearnerObserver):
         self.task, self.origin, self.journal, self.session = task, origin, journal, session
         self._key: str | None = None  # of a phase that is to be kept
         self._steps = 0
-        self._snapshot: Snapshot | None = None
+        self._snapshot: bytes | None = None  # of its last step
 
     def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
         ingredients = None if number else _ingredients(phase, learner, self.task)
@@ -84,7 +84,8 @@ class FirstTask(LearnerObserver):
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
-            self._snapshot = snapshot()
+            self.journal.synchronise()
+            self._snapshot = disk.state_bytes(snapshot())  # at once: what a captured step has in memory goes with it
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         if self._key is None or self._snapshot is None:
@@ -99,9 +100,9 @@ class FirstTask(LearnerObserver):
         self._add(self._key, entry, self._snapshot)
         self._key = self._snapshot = None
 
-    def _add(self, key: str, entry: dict[str, Any], snapshot: Snapshot) -> None:
+    def _add(self, key: str, entry: dict[str, Any], snapshot: bytes) -> None:
         def fill(scratch: Path) -> None:
-            disk.write_state(scratch / "snapshot.pt", snapshot)
+            disk.write_bytes(scratch / "snapshot.pt", snapshot)
             disk.write_json(scratch / "entry.json", entry)
 
         try:
@@ -118,7 +119,8 @@ def _ingredients(phase: Phase, learner: Learner, task: Task) -> list[Any] | None
         return None
     losses, source, augment = phase.losses, feed.sources[0], feed.augment
     known = (
-        getattr(losses, "__self__", None) is method
+        type(feed) in (DeviceFeed, StreamingFeed)
+        and getattr(losses, "__self__", None) is method
         and getattr(losses, "__func__", None) in PLAIN_LOSSES
         and method.classifier is classifier
         and [*phase.moves.values()] == [classifier]

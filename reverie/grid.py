@@ -117,8 +117,8 @@ def entries_of_paper(
     entries, missing = [], []
     for preset in presets or table.presets:
         rows = [row for row in table.rows if row.preset == preset and (not methods or row.method in methods)]
-        made = [Entry(preset, row.method, row.settings, row.title) for row in rows]
-        if upper_bound:
+        made = [Entry(preset, row.method, row.settings, row.title) for row in rows if row.method != UPPER_BOUND]
+        if upper_bound or UPPER_BOUND in methods:
             made.insert(0, Entry(preset, UPPER_BOUND))
         runnable = []
         for entry in dict.fromkeys(made):
@@ -285,7 +285,7 @@ def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
     state.failed.append(worker.run)
     if worker.process.returncode == 2 and not worker.run.folder.config.is_file():
         # A mistake that was seen before anything was begun (no data, no such device): all others would end like this.
-        raise UserError("\n".join(worker.tail()).removeprefix("reverie: "))
+        raise UserError("\n".join(worker.tail()).rpartition("reverie: ")[2])
     observer.run_fails(worker, state)
 
 
@@ -303,15 +303,15 @@ def _stopping_gently(state: State) -> Iterator[None]:
         raise KeyboardInterrupt
 
     main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, interrupt) if main else None
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM) if main}
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted from None
     finally:
         _stop(state.running)
-        if main:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(workers: Sequence[Worker]) -> None:
