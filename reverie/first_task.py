@@ -46,6 +46,7 @@ class FirstTask(LearnerObserver):
         self.folder = beside.resolve().parent / FOLDER
         self.task, self.origin, self.journal, self.session = task, origin, journal, session
         self._key: str | None = None  # of a phase that is to be kept
+        self._trained_by: dict[str, Any] = {}
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
 

@@ -103,17 +103,18 @@ def folder_name(config: Config, settings: Sequence[str]) -> str:
 
 def entries_for(preset: str, methods: Sequence[str], upper_bound: bool = True) -> list[Entry]:
     """A row for each method, `["all"]` of them or those named, and the upper bound unless it is not wanted."""
-    names = method_names() if list(methods) == ["all"] else list(methods)
-    wanted = [UPPER_BOUND] if upper_bound else []
-    return [Entry(preset, name) for name in in_order([*wanted, *names])]
+    every = [name for name in method_names() if name != UPPER_BOUND]
+    names = every if list(methods) == ["all"] else list(methods)
+    return [Entry(preset, name) for name in in_order([UPPER_BOUND, *names] if upper_bound else names)]
 
 
 def entries_of_paper(
     table: paper.PaperTable, presets: Sequence[str], methods: Sequence[str], upper_bound: bool = True
 ) -> tuple[list[Entry], list[str]]:
     """The rows of a table of the paper; and a line for each that cannot be run here."""
-    for unknown in (set(presets) - {*table.presets}) | (set(methods) - {row.method for row in table.rows}):
-        raise UserError(f"The paper's table {table.name!r} has no {unknown!r}.")
+    unknown = {*presets, *methods} - {*table.presets} - {row.method for row in table.rows}
+    if unknown:
+        raise UserError(f"The paper's table {table.name!r} has no {min(unknown)!r}.")
     entries, missing = [], []
     for preset in presets or table.presets:
         rows = [row for row in table.rows if row.preset == preset and (not methods or row.method in methods)]
@@ -121,14 +122,27 @@ def entries_of_paper(
         if upper_bound or UPPER_BOUND in methods:
             made.insert(0, Entry(preset, UPPER_BOUND))
         runnable = []
-        for entry in dict.fromkeys(made):
-            try:
-                runs.configure(entry.preset, entry.method, settings=entry.settings)
+        for entry in made:
+            why = _why_not(entry)
+            if why is None:
                 runnable.append(entry)
-            except UserError as error:
-                missing.append(f"{entry.title or entry.method} on {preset} is left out: {error}")
+            else:
+                missing.append(f"{why[0]} is left out: {why[1]}")
         entries += sorted(runnable, key=lambda entry: _rank(entry.method))
-    return entries, missing
+    return entries, [*dict.fromkeys(missing)]
+
+
+def _why_not(entry: Entry) -> tuple[str, UserError] | None:
+    """What is not here, the preset or the row, and why."""
+    for name, method, settings in (
+        (entry.preset, UPPER_BOUND, ()),
+        (entry.title or entry.method, entry.method, entry.settings),
+    ):
+        try:
+            runs.configure(entry.preset, method, settings=settings)
+        except UserError as error:
+            return name, error
+    return None
 
 
 def in_order(methods: Sequence[str]) -> list[str]:

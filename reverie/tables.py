@@ -104,9 +104,9 @@ class Section:
 class Cost:
     """What a method takes, mean over its runs. Time is counted from the second task on: the first is alike for all."""
 
-    step_seconds: float | None  # of the phase `learn`, without what it takes to compile and capture it
-    learn_seconds: float  # a task, in all phases but the dreamer's
-    dream_seconds: float  # a task
+    seconds_a_step: float | None  # of the phase `learn`, without what it takes to compile and capture it
+    learn_seconds_a_task: float  # in all phases but the dreamer's
+    dream_seconds_a_task: float
     peak_memory_bytes: float | None  # the most of all runs
     kept_bytes: int  # the most that was kept between two tasks, besides the classifier
 
@@ -204,9 +204,9 @@ def _compared(ours: Sequence[float], figure: Figure | None) -> list[str]:
 
 def _cost_cells(cost: Cost) -> list[str]:
     return [
-        DASH if cost.step_seconds is None else f"{1000 * cost.step_seconds:.3g}",
-        f"{cost.learn_seconds:.3g}",
-        f"{cost.dream_seconds:.3g}" if cost.dream_seconds else DASH,
+        DASH if cost.seconds_a_step is None else f"{1000 * cost.seconds_a_step:.3g}",
+        f"{cost.learn_seconds_a_task:.3g}",
+        f"{cost.dream_seconds_a_task:.3g}" if cost.dream_seconds_a_task else DASH,
         DASH if cost.peak_memory_bytes is None else size(cost.peak_memory_bytes),
         size(cost.kept_bytes),
     ]

@@ -136,9 +136,9 @@ def test_without_figures_of_the_paper_there_are_no_columns_for_them():
 
 def test_cost_counts_from_the_second_task_on(section):
     assert Cost.of(section.rows[0].results) == Cost(
-        step_seconds=0.04,  # five seconds less one to set up, a hundred steps
-        learn_seconds=6.0,  # with the phase `bias`
-        dream_seconds=3.0,
+        seconds_a_step=0.04,  # five seconds less one to set up, a hundred steps
+        learn_seconds_a_task=6.0,  # with the phase `bias`
+        dream_seconds_a_task=3.0,
         peak_memory_bytes=2_400_000_001,
         kept_bytes=6_144_000,
     )
@@ -148,7 +148,7 @@ def test_cost_counts_from_the_second_task_on(section):
 def test_a_result_from_before_steps_were_counted_has_no_cost_of_a_step():
     old = result("abd", 0.3)
     del old["phases"]
-    assert Cost.of([old]).step_seconds is None
+    assert Cost.of([old]).seconds_a_step is None
 
 
 def test_sizes_are_for_people():

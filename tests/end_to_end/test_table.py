@@ -80,7 +80,7 @@ def test_a_method_from_somebodys_own_package_runs_by_name_and_stands_in_the_tabl
     assert (upper["method"], smooth["title"]) == ("joint", "Smooth")
     assert upper["omega"] == "100.0"
     assert 0 < float(smooth["omega"]) <= 150
-    assert float(smooth["step_seconds"]) > 0
+    assert float(smooth["seconds_a_step"]) > 0
     written = json.loads(Path("table/table.json").read_text())
     assert written["command"].startswith("reverie table digits-5 --methods smooth")
     assert len(written["runs"]) == 2
