@@ -48,6 +48,7 @@ def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(tiny, tmp_path,
         "preset": "digits-5", "method": first[0], "recipe": recipe, "seed": 0
     }  # fmt: skip
     assert alone["first_task"] is None
+    assert not (tmp_path / "alone" / first_task.FOLDER).exists()  # nobody asked for it
     assert shared["phases"][0] == alone["phases"][0]
     assert len(entries(tmp_path / "shared")) == 1
 
@@ -58,11 +59,9 @@ def test_what_it_cost_counts_for_both_and_is_marked(tiny, tmp_path):
     assert a["first_task"] is None
     assert b["first_task"]["seconds"] == cost
     assert cost <= b["seconds"]["by_task"][0]["learn"] < cost + 1
-
-
-def test_nothing_is_shared_unless_asked_for(tiny, tmp_path):
-    execute(tiny("base", TWO), tmp_path / "base")
-    assert not (tmp_path / first_task.FOLDER).exists()
+    entry = json.loads(entries(tmp_path)[0].read_text())
+    assert (entry["trained_by"]["method"], entry["seconds"]) == ("base", cost)
+    assert "torch" in entry["session"]["environment"]
 
 
 class Asked(Exception):
@@ -239,13 +238,6 @@ def test_a_damaged_first_task_is_trained_again(tiny, tmp_path):
     execute(tiny("base", TWO), tmp_path / "base", share_first_task=True)
     (entries(tmp_path)[0].parent / "snapshot.pt").write_bytes(b"half")
     assert execute(tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
-
-
-def test_an_entry_says_where_it_comes_from(tiny, tmp_path):
-    execute(tiny("base", TWO, seed=3), tmp_path / "base", share_first_task=True)
-    entry = json.loads(entries(tmp_path)[0].read_text())
-    assert entry["trained_by"]["seed"] == 3
-    assert "torch" in entry["session"]["environment"]
 
 
 class OnlyAClassifier:
