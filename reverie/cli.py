@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -50,6 +50,10 @@ DataFolder = Annotated[
     Path, typer.Option("--data", envvar="REVERIE_DATA", help="Where data sets lie, or your own folder of images.")
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
+]
+CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints inside a phase.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -75,10 +79,11 @@ def run(
     device: DeviceName = "auto",
     data: DataFolder = Path("data"),
     out: Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/PRESET-METHOD-…")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
-    ] = None,
-    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints inside a phase.")] = 30.0,
+    settings: Settings = None,
+    checkpoint_every: CheckpointEvery = 30.0,
+    share_first_task: Annotated[
+        bool, typer.Option("--share-first-task", help="Train it once for all runs beside this one that have the same.")
+    ] = False,
 ) -> None:
     """Learn a stream of tasks with one method, and report the figures.
 
@@ -105,6 +110,7 @@ def run(
             observer=progress,
             command=provenance.command_line(),
             checkpoint_seconds=checkpoint_every,
+            share_first_task=share_first_task,
         )
     _print_result(result, folder)
 
@@ -128,6 +134,119 @@ def demo(
         console.print(f"  {file}", soft_wrap=True)
 
 
+@app.command(epilog="Example: reverie table cifar100-10 --methods base,lwf,abd --seeds 0,1,2 --parallel 2")
+def table(
+    preset: Annotated[
+        str | None, typer.Argument(metavar="[PRESET]", help="A preset's name or a YAML file.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str, typer.Option("--methods", "-m", help="Such as base,lwf,abd, or all.", show_default="all")
+    ] = "",
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            help="A table of the paper: data-free, replay, ablation, tiny-imagenet or imagenet-50.", show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="One or several.", show_default="0,1,2, or as many as the paper has")] = "",
+    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs and the table.", show_default="runs/table-NAME")
+    ] = None,
+    upper_bound: Annotated[
+        bool, typer.Option("--upper-bound/--no-upper-bound", help="Train the upper bound, too, which Omega needs.")
+    ] = True,
+    parallel: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    settings: Settings = None,
+    data: DataFolder = Path("data"),
+    device: DeviceName = "auto",
+    checkpoint_every: CheckpointEvery = 30.0,
+) -> None:
+    """Many runs side by side, beside the paper's figures where it has any.
+
+    Every method learns the preset's stream with every seed, each run in a process of its own. Stop it at any moment
+    with Ctrl-C, or pull the plug: the same command goes on, and repeats no finished run. Ends with a table, also as
+    table.md, table.csv, table.tex and table.json.
+
+    With --paper NAME, the rows are those of a table of the paper; PRESET and --methods choose among them.
+    """
+    from reverie import grid, provenance
+    from reverie import paper as published
+    from reverie.progress import following_grid
+
+    chosen = methods.split(",") if methods else []
+    source, usual = "", [0, 1, 2]
+    if paper is not None:
+        theirs = published.find_table(paper)
+        named = [] if chosen == ["all"] else chosen
+        entries, missing = grid.entries_of_paper(theirs, [preset] if preset else [], named, upper_bound)
+        for line in missing:
+            console.print(line, soft_wrap=True)
+        if not entries:
+            raise UserError(f"Nothing of the paper's table {paper!r} can be run here.")
+        source, usual = theirs.source, list(range(theirs.runs))
+    elif preset is not None:
+        entries = grid.entries_for(preset, chosen or ["all"], upper_bound)
+    else:
+        raise UserError("Say which preset (see `reverie presets`), or which table of the paper with --paper.")
+    folder = out or Path("runs") / f"table-{paper or Path(str(preset)).stem}"
+    numbers = _numbers(seeds, "--seeds") if seeds else usual
+    plan = grid.Plan.make(entries, numbers, recipe.value, settings or (), folder)
+    place = grid.Place(data, device, parallel, checkpoint_every)
+    with following_grid(console, parallel) as progress:
+        state = grid.train(plan, place, progress)
+    made = grid.sections(plan, state.finished)
+    for section in made:
+        console.print(section.caption, soft_wrap=True)
+        for header, rows in (section.accuracy(), section.cost()):
+            _print_table(header, rows)
+            console.print()
+    if source:
+        console.print(f"paper: {source}", soft_wrap=True)
+    if made:
+        for file in grid.write(made, plan, provenance.command_line(), source):
+            console.print(f"{file}", soft_wrap=True)
+    if state.failed:
+        _leave(f"reverie: {len(state.failed)} of {state.total} runs failed. The same command tries them again.", 1)
+
+
+@app.command(epilog="Example: reverie tune cifar100-10 --method abd --grid method.distillation=0.01,0.1,1")
+def tune(
+    preset: Preset,
+    grid: Annotated[
+        list[str], typer.Option(help="What to try: section.key=value,value. Several make a grid.", show_default=False)
+    ],
+    method: Annotated[str, typer.Option("--method", "-m", help="How tasks are learned.")] = "abd",
+    folds: Annotated[int, typer.Option(help="Parts that the training images are cut into.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the folds, the class order, all random numbers.")] = 0,
+    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs.", show_default="runs/tune-PRESET-METHOD")
+    ] = None,
+    settings: Settings = None,
+    data: DataFolder = Path("data"),
+    device: DeviceName = "auto",
+) -> None:
+    """Find hyperparameters by the paper's rule, without a look at the test images.
+
+    Every point of the grid learns the first half of the tasks, once for each fold: that part of the training images is
+    held out and judged on. Ends with the points by mean accuracy after the last of these tasks. Stop it at any moment;
+    the same command goes on.
+    """
+    from reverie import provenance
+    from reverie import tune as tuning
+    from reverie.progress import following
+
+    wanted = tuning.Tuning(preset, method, grid, folds, seed, recipe.value, settings or ())
+    folder = out or Path("runs") / f"tune-{Path(preset).stem}-{method}"
+    points = tuning.search(
+        wanted, folder, data, device, lambda label: following(console, label), provenance.command_line()
+    )
+    _print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
+    console.print(tuning.choice(points), soft_wrap=True)
+    console.print(f"{folder / 'tune.json'}", soft_wrap=True)
+
+
 @app.command(epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
 def bench(
     preset: Preset = "cifar100-10",
@@ -137,7 +256,7 @@ def bench(
         str, typer.Option(help="fp32, tf32 (both eager), captured, fast; the first is what the last is compared with.")
     ] = "fp32,tf32,fast",
     steps: Annotated[int, typer.Option(min=5, help="Steps to time in each phase.")] = 100,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    settings: Settings = None,
     device: DeviceName = "auto",
     out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
 ) -> None:
@@ -281,6 +400,15 @@ def data_check(
     for label, name in enumerate(dataset.class_names):
         table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))
     console.print(table)
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    shown = Table(box=None)
+    for number, title in enumerate(header):
+        shown.add_column(title, justify="right" if number else "left")
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
 
 
 def _print_result(result: dict[str, Any], folder: Path) -> None:

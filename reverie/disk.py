@@ -47,12 +47,16 @@ def read_json(file: Path) -> Any:
 
 
 def write_state(file: Path, state: Mapping[str, Any]) -> None:
-    """A nested state of tensors and plain values."""
+    write_bytes(file, state_bytes(state))
+
+
+def state_bytes(state: Mapping[str, Any]) -> bytes:
+    """A nested state of tensors and plain values, as `read_state` takes it."""
     import torch
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    write_bytes(file, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def read_state(file: Path) -> dict[str, Any]:

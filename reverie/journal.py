@@ -127,7 +127,7 @@ class Journal(LearnerObserver):
 
     def __init__(self, folder: RunFolder, every: float, synchronise: Callable[[], None]) -> None:
         self.folder, self.every, self.synchronise = folder, every, synchronise
-        self.task = 0
+        self.task, self.tasks = 0, 0
         self.seconds: list[dict[str, float]] = []  # by task and part
         self.sessions: list[dict[str, Any]] = []
         self.stop = False  # asked to, by a signal
@@ -141,6 +141,17 @@ class Journal(LearnerObserver):
         with self.folder.events.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
 
+    def phases(self, tasks: int) -> list[dict[str, dict[str, float]]]:
+        """By task and phase: how many steps it has, and the seconds that went by before the first of them."""
+        found: list[dict[str, dict[str, float]]] = [{} for _ in range(tasks)]
+        for event in read_events(self.folder.events):
+            if event["event"] == "phase begins":
+                found[event["task"] - 1][event["phase"]] = {"steps": event["steps"], "setup_seconds": 0.0}
+            elif event["event"] == "phase ends":
+                setup = event["summary"].get("setup_seconds", 0.0)
+                found[event["task"] - 1][event["phase"]]["setup_seconds"] = setup
+        return found
+
     def _events_size(self) -> int:
         return self.folder.events.stat().st_size if self.folder.events.exists() else 0
 
@@ -152,7 +163,8 @@ class Journal(LearnerObserver):
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         self._phase = (self._phase[0], phase.name)
-        self.event("phase begins", task=self.task + 1, phase=phase.name, done=done, steps=phase.total_steps)
+        where = {"task": self.task + 1, "tasks": self.tasks, "phase": phase.name}
+        self.event("phase begins", **where, done=done, steps=phase.total_steps)
         self._phase_began = self._last_save = time.monotonic()
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -162,7 +174,8 @@ class Journal(LearnerObserver):
             raise Interrupted
 
     def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
-        self.event("epoch", task=self.task + 1, phase=self._phase[1], epoch=epoch + 1, lr=lr, losses=dict(losses))
+        where = {"task": self.task + 1, "tasks": self.tasks, "phase": self._phase[1]}
+        self.event("epoch", **where, epoch=epoch + 1, lr=lr, losses=dict(losses))
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         self.synchronise()
@@ -242,6 +255,18 @@ class Journal(LearnerObserver):
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None
+
+
+def read_events(file: Path, last: int | None = None) -> list[dict[str, Any]]:
+    """Everything that happened so far, or what the last so many bytes tell. Lines still being written are left out."""
+    if not file.is_file():
+        return []
+    with file.open("rb") as content:
+        size = content.seek(0, os.SEEK_END)
+        begins = content.seek(max(0, size - last) if last is not None else 0)
+        lines = content.read().splitlines(keepends=True)
+    whole = [line for line in lines[1 if begins else 0 :] if line.endswith(b"\n")]
+    return [json.loads(line.decode("utf-8", "replace")) for line in whole]
 
 
 def _is_ours(entry: Path) -> bool:

@@ -22,6 +22,7 @@ from reverie.methods import find_method
 from reverie.methods.base import Keeps, count_bytes
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Checkpoint:
 class LearnerObserver(Observer):
     def phase_ready(self, number: int, learner: Learner) -> None:
         """Before a phase begins: everything that will rest during it can be written down now."""
+
+    def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
+        """To go on from instead of training the phase from its beginning, if somebody knows this very phase."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class Learner:
                 snapshot = checkpoint.snapshot
             else:
                 observer.phase_ready(number, self)
+            snapshot = snapshot or observer.snapshot_for(number, phase, self)
             seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             self.engine.run(phase, seed, observer, snapshot)
 

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from reverie import disk
 from reverie.engine import Snapshot
+from reverie.grid import GridObserver, PlannedRun, State, Worker
 from reverie.phase import Phase
 from reverie.runs import RunObserver
 
@@ -87,6 +89,79 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
         yield ConsoleProgress(console, bars, label)
 
 
+class GridProgress(GridObserver):
+    """Follows a whole table: in a terminal a bar for it and a line for each run at work, else a line for each end."""
+
+    def __init__(self, console: Console, bars: Progress | None, parallel: int) -> None:
+        self.console, self.bars, self.parallel = console, bars, parallel
+        self._whole: TaskID | None = None
+        self._bars: dict[str, TaskID] = {}
+        self._looked = 0.0  # when
+
+    def begins(self, state: State) -> None:
+        at_once = f", {self.parallel} at a time" if self.parallel > 1 else ""
+        done = len(state.finished)
+        self._say(f"{state.total} runs: {done} finished before, {len(state.waiting)} to train{at_once}")
+        if self.bars is not None:
+            self._whole = self.bars.add_task("all runs", total=state.total, completed=done, status="")
+
+    def run_begins(self, run: PlannedRun, state: State) -> None:
+        if self.bars is None:
+            self._say(f"{run.name} begins")
+        else:
+            self._bars[run.name] = self.bars.add_task(run.name, total=1, status="begins")
+
+    def run_ends(self, run: PlannedRun, seconds: float, state: State) -> None:
+        accuracy = disk.read_json(run.folder.result)["metrics"]["final_accuracy"]
+        left = f"; {self._left(state)}" if state.waiting or state.running else ""
+        done = len(state.finished) + len(state.failed)
+        self._say(f"[{done}/{state.total}] {run.name}: {100 * accuracy:.1f} % in the end ({seconds:.0f} s){left}")
+        self._remove(run)
+
+    def run_fails(self, worker: Worker, state: State) -> None:
+        code = worker.process.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        self._say(f"{worker.run.name} {how}; the others go on. The end of {worker.log}:")
+        for line in worker.tail():
+            self._say(f"    {line}")
+        self._remove(worker.run)
+
+    def waits(self, state: State) -> None:
+        if self.bars is None or self._whole is None or time.monotonic() - self._looked < 1:
+            return
+        self._looked = time.monotonic()
+        self.bars.update(self._whole, completed=len(state.finished) + len(state.failed), status=self._left(state))
+        for worker in state.running:
+            learned, tasks, doing = worker.progress()
+            self.bars.update(self._bars[worker.run.name], completed=learned, total=tasks, status=doing)
+
+    def _left(self, state: State) -> str:
+        seconds = state.seconds_left(self.parallel)
+        return "" if seconds is None else f"about {_duration(seconds)} left"
+
+    def _remove(self, run: PlannedRun) -> None:
+        if self.bars is not None:
+            self.bars.remove_task(self._bars.pop(run.name))
+
+    def _say(self, what: str) -> None:
+        self.console.print(Text(what), soft_wrap=True)
+
+
+@contextmanager
+def following_grid(console: Console, parallel: int) -> Iterator[GridProgress]:
+    if not console.is_terminal:
+        yield GridProgress(console, None, parallel)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=12),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[status]}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bars:
+        yield GridProgress(console, bars, parallel)
+
+
 @contextmanager
 def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A bar for work that says (done, total): a download, files being checked."""
@@ -103,3 +178,9 @@ def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callabl
 
 def _brief(losses: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.3g}" for name, value in losses.items())
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -24,6 +24,7 @@ from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
+from reverie.first_task import FirstTask
 from reverie.journal import Journal, RunFolder
 from reverie.learner import Checkpoint, Learner, LearnerObserver
 from reverie.methods import find_method
@@ -106,8 +107,14 @@ def execute(
     observer: RunObserver | None = None,
     command: str = "",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    share_first_task: bool = False,
+    dataset: Dataset | None = None,
 ) -> Result:
-    """Run, or go on with, `config` in `folder`; the result of a finished run is found there and not made again."""
+    """Run, or go on with, `config` in `folder`; the result of a finished run is found there and not made again.
+
+    `share_first_task`: runs in the same parent folder train it once, where it is provably the same (docs/tables.md).
+    `dataset` takes the place of what `config.data` names.
+    """
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     if run_folder.finished:
@@ -115,10 +122,12 @@ def execute(
     began = time.monotonic()
     observer = observer or RunObserver()
     where = find_device(device)
-    dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
+    if dataset is None:
+        dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
     stream = make_stream(config, dataset)
     fingerprint = stream.dataset.fingerprint()
     run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
+    run.share_first_task = share_first_task
     with run_folder.lock():  # not before everything that can be wrong has been looked at
         run_folder.claim(config, fingerprint)
         if run_folder.finished:  # by another process, while this one was reading the data
@@ -128,6 +137,8 @@ def execute(
 
 class _Run:
     """A run in progress."""
+
+    share_first_task = False
 
     def __init__(
         self,
@@ -144,6 +155,7 @@ class _Run:
         self.config, self.folder, self.stream = config, folder, stream
         self.fingerprint, self.device, self.observer = fingerprint, device, observer
         self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
+        self.journal.tasks = len(stream)
         self.bounds = UpperBounds(folder.path)
         self.preprocessing = shape = _preprocessing(stream)
         taken_from_first_task = stream.dataset.normalisation is None
@@ -190,7 +202,11 @@ class _Run:
         elif resting is not None:
             learner.prepare(resting["learner"], known=task.first_label)
             checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot)
-        learner.learn(task, _Several(self.journal, self.observer, self._keep_dreams(learner)), checkpoint)
+        observers = [self.journal, self.observer, self._keep_dreams(learner)]
+        if self.share_first_task and self.journal.task == 0:
+            origin = [self.fingerprint, list(self.stream[:1].classes)]
+            observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
+        learner.learn(task, _Several(*observers), checkpoint)
 
     def _learn_everything(self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None) -> Learner:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
@@ -267,6 +283,8 @@ class _Run:
                 "by_part": _sum_parts(self.journal.seconds),
                 "by_task": self.journal.seconds,
             },
+            "first_task": next((s["first_task"] for s in self.journal.sessions if "first_task" in s), None),
+            "phases": self.journal.phases(len(self.stream)),
             "engine": self.learner.engine.switches(),
             "peak_memory_bytes": provenance.peak_memory(self.device),
             "ledger": learner.ledger,
@@ -326,6 +344,10 @@ class _Several(RunObserver):
     def phase_ready(self, number: int, learner: Learner) -> None:
         for observer in self.observers:
             observer.phase_ready(number, learner)
+
+    def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
+        known = (observer.snapshot_for(number, phase, learner) for observer in self.observers)
+        return next((snapshot for snapshot in known if snapshot is not None), None)
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         for observer in self.observers:

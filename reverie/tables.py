@@ -1,7 +1,9 @@
-"""Runs side by side: what each row of a table says, and tables made of result files."""
+"""Runs side by side: what each row of a table says, beside the paper's figures; and tables made of result files."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from reverie import disk, runs
 from reverie.config import Config, preset_names
 from reverie.errors import UserError
 from reverie.methods import find_method, method_names
+from reverie.paper import Figure, PaperRow
 
 Result = Mapping[str, Any]
 DASH = "–"
@@ -25,6 +28,7 @@ class Row:
 
     title: str
     results: Sequence[Result]
+    paper: PaperRow | None = None
 
     def values(self, metric: str) -> list[float]:
         return [r["metrics"][metric] for r in self.results if r["metrics"][metric] is not None]
@@ -72,9 +76,163 @@ def percent(values: Sequence[float]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    return _markdown(COLUMNS, [row.cells() for row in rows])
+
+
+# --- a table beside the paper's
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one preset."""
+
+    caption: str
+    rows: Sequence[Row]
+
+    def accuracy(self) -> tuple[list[str], list[list[str]]]:
+        """Header and cells. The paper's columns are there if it has a figure for any of the rows."""
+        beside = any(row.paper is not None for row in self.rows)
+        compared = ["paper", "difference", "verdict"] if beside else []
+        header = ["Method", "seeds", "A_N", *compared, "Omega", *compared, "average A", "forgetting"]
+        return header, [_accuracy_cells(row, beside) for row in self.rows]
+
+    def cost(self) -> tuple[list[str], list[list[str]]]:
+        header = ["Method", "ms a step", "s a task: learn", "s a task: dream", "peak memory", "kept between tasks"]
+        return header, [[row.title, *_cost_cells(Cost.of(row.results))] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method takes, mean over its runs. Time is counted from the second task on: the first is alike for all."""
+
+    seconds_a_step: float | None  # of the phase `learn`, without what it takes to compile and capture it
+    learn_seconds_a_task: float  # in all phases but the dreamer's
+    dream_seconds_a_task: float
+    peak_memory_bytes: float | None  # the most of all runs
+    kept_bytes: int  # the most that was kept between two tasks, besides the classifier
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Cost:
+        learn, dream, steps, stepping = [], [], 0.0, 0.0
+        for result in results:
+            by_task = result["seconds"]["by_task"]
+            for task in range(min(1, len(by_task) - 1), len(by_task)):
+                parts = by_task[task]
+                dream.append(parts.get("dream", 0.0))
+                learn.append(sum(parts.values()) - dream[-1] - parts.get("evaluate", 0.0))
+                phase = result.get("phases", [{}] * len(by_task))[task].get("learn")
+                if phase is not None and "learn" in parts:
+                    steps, stepping = steps + phase["steps"], stepping + parts["learn"] - phase["setup_seconds"]
+        peaks = [result["peak_memory_bytes"] for result in results if result["peak_memory_bytes"] is not None]
+        kept = max((entry["kept_bytes"] for result in results for entry in result["ledger"]), default=0)
+        return cls(stepping / steps if steps else None, mean(learn), mean(dream), max(peaks, default=None), kept)
+
+
+def record(row: Row) -> dict[str, Any]:
+    """Everything a row says, as plain values by name: percent, seconds, bytes."""
+    first = row.results[0]
+    plain: dict[str, Any] = {name: first[name] for name in ("preset", "method", "recipe")}
+    plain |= {"title": row.title, "seeds": [result["seed"] for result in row.results]}
+    for name in ("final_accuracy", "omega", "average_incremental_accuracy", "forgetting"):
+        values = [100 * value for value in row.values(name)]
+        plain[name] = mean(values) if values else None
+        plain[f"{name}_deviation"] = stdev(values) if len(values) > 1 else None
+        figure = _figure(row, name)
+        if figure is not None:
+            plain |= {f"{name}_paper": figure.mean, f"{name}_paper_deviation": figure.spread}
+            if values:
+                plain[f"{name}_difference"] = mean(values) - figure.mean
+                plain[f"{name}_tolerance"] = figure.tolerance(values)
+                plain[f"{name}_verdict"] = figure.verdict(values)
+    return plain | vars(Cost.of(row.results))
+
+
+def as_markdown(sections: Sequence[Section]) -> str:
+    parts = [f"{s.caption}\n\n{_markdown(*s.accuracy())}\n{_markdown(*s.cost())}" for s in sections]
+    return "\n".join(parts)
+
+
+def as_csv(sections: Sequence[Section]) -> str:
+    """A line a row; what is not known is empty."""
+    records = [record(row) for section in sections for row in section.rows]
+    for plain in records:
+        plain["seeds"] = " ".join(map(str, plain["seeds"]))
+    names = dict.fromkeys(name for plain in records for name in plain)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def as_latex(sections: Sequence[Section]) -> str:
+    """A `tabular` for the accuracies and one for the cost of each preset; no package is needed."""
+    parts = []
+    for section in sections:
+        for header, cells in (section.accuracy(), section.cost()):
+            lines = [" & ".join(map(_latex, line)) + r" \\" for line in (header, *cells)]
+            body = "\n".join([lines[0], r"\hline", *lines[1:]])
+            columns = "l" + "r" * (len(header) - 1)
+            parts.append(
+                f"% {section.caption}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
+            )
+    return "\n".join(parts)
+
+
+def _figure(row: Row, metric: str) -> Figure | None:
+    figure: Figure | None = getattr(row.paper, metric, None)
+    return figure
+
+
+def _accuracy_cells(row: Row, beside_paper: bool) -> list[str]:
+    cells = [row.title, str(len(row.results))]
+    for metric in ("final_accuracy", "omega"):
+        values, figure = row.values(metric), _figure(row, metric)
+        cells.append(percent(values))
+        if beside_paper:
+            cells += _compared([100 * value for value in values], figure)
+    return [*cells, *(percent(row.values(name)) for name in ("average_incremental_accuracy", "forgetting"))]
+
+
+def _compared(ours: Sequence[float], figure: Figure | None) -> list[str]:
+    """The paper's figure, our difference to it, and the verdict."""
+    if figure is None:
+        return [DASH, DASH, DASH]
+    if not ours:
+        return [str(figure), DASH, DASH]
+    return [str(figure), f"{mean(ours) - figure.mean:+.1f}", figure.verdict(ours)]
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    return [
+        DASH if cost.seconds_a_step is None else f"{1000 * cost.seconds_a_step:.3g}",
+        f"{cost.learn_seconds_a_task:.3g}",
+        f"{cost.dream_seconds_a_task:.3g}" if cost.dream_seconds_a_task else DASH,
+        DASH if cost.peak_memory_bytes is None else size(cost.peak_memory_bytes),
+        size(cost.kept_bytes),
+    ]
+
+
+def size(count: float) -> str:
+    """Bytes for people: 2.4 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if count else "0"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _latex(text: str) -> str:
+    text = text.replace("\\", r"\textbackslash ")
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("±", r"$\pm$").replace(DASH, "--").replace("~", r"\~{}").replace("^", r"\^{}")
 
 
 # --- tables made of result files
@@ -98,11 +256,8 @@ def read_results(folder: Path) -> list[Result]:
 def results_table(folder: Path) -> str:
     """One folder of result files as a table in Markdown: only what is there."""
     rows = rows_of(read_results(folder))
-    lines = ["| " + " | ".join((*COLUMNS, "seeds")) + " |", "|---|" + "---:|" * len(COLUMNS)]
-    for row in rows:
-        seeds = ", ".join(str(result["seed"]) for result in row.results)
-        lines.append("| " + " | ".join((*row.cells(), seeds)) + " |")
-    return "\n".join(lines) + "\n"
+    seeds = [", ".join(str(result["seed"]) for result in row.results) for row in rows]
+    return _markdown((*COLUMNS, "seeds"), [[*row.cells(), its] for row, its in zip(rows, seeds, strict=True)])
 
 
 def rewritten(text: str, results: Path) -> str:

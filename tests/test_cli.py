@@ -19,6 +19,8 @@ VERBS = [
     [],
     ["run"],
     ["demo"],
+    ["table"],
+    ["tune"],
     ["presets"],
     ["methods"],
     ["bench"],
@@ -130,6 +132,15 @@ def test_the_benchmark_prints_a_table_and_writes_a_file(reverie, tmp_path):
     assert written["measurements"][0]["phase"] == "learn"
 
 
+def test_tuning_says_what_it_chose_and_by_how_much(reverie, tmp_path):
+    words = ["--method", "base", "--grid", "train.lr=0.001,0.1", "--folds", "2", *QUICK, "--set", "stream.take=4"]
+    code, out, _ = reverie("tune", "digits-5", *words)
+    assert code == 0
+    assert "chosen: train.lr=0.1 with" in out
+    assert "points ahead of train.lr=0.001" in out
+    assert (tmp_path / "runs" / "tune-digits-5-base" / "tune.json").is_file()
+
+
 def test_results_are_shown_as_tables_and_written_into_a_text(reverie, tmp_path):
     code, _, _ = reverie("run", "digits-5", "-m", "base", *QUICK, "--out", "one")
     folder = tmp_path / "results" / "digits-5"
@@ -218,6 +229,15 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["bench", "digits-5", "--tasks", "9"], "tasks 1 to 5"),
         (["bench", "--methods", "abdd"], "Did you mean 'abd'"),
         (["results"], "There is no folder results"),
+        (["table"], "Say which preset"),
+        (["table", "digits-5", "--methods", "abdd"], "Did you mean 'abd'"),
+        (["table", "digits-5", "--seeds", "x"], "--seeds wants numbers"),
+        (["table", "digits-5", "--set", "train.epoch=1"], "Did you mean 'train.epochs'"),
+        (["table", "digits-5", "--device", "abacus"], "abacus"),
+        (["table", "--paper", "everything"], "there are data-free, replay"),
+        (["table", "digits-5", "--paper", "data-free"], "has no 'digits-5'"),
+        (["tune", "digits-5"], "Missing option '--grid'"),
+        (["tune", "digits-5", "--grid", "train.lr"], "--grid wants"),
         (["run", "digits-5", "--set", "engine.capture=true", "--device", "cpu"], "engine.capture needs a GPU"),
         (["run", "digits-5", "--set", "train.epochs.x=5"], "train.epochs must be a whole number"),
         (["run", "digits-5", "--out", "/proc/x"], "/proc/x cannot be written: No such file or directory. Choose"),

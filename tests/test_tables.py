@@ -1,5 +1,6 @@
 """Rows and cells of a table."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from reverie import runs, tables
 from reverie.errors import UserError
+from reverie.paper import find_row
+from reverie.tables import Cost, Row, Section
 
 ROOT = Path(tables.__file__).parents[1]
 
@@ -26,7 +29,16 @@ def result(method, accuracy, omega=None, seconds=10.0, seed=0, recipe="paper", s
         "seed": seed,
         "config": config.as_dict(),
         "metrics": metrics,
-        "seconds": {"total": seconds},
+        "seconds": {
+            "total": seconds,
+            "by_task": [{"learn": 90.0, "evaluate": 1.0}, {"learn": 5.0, "dream": 3.0, "bias": 1.0, "evaluate": 1.0}],
+        },
+        "phases": [
+            {"learn": {"steps": 1, "setup_seconds": 0.0}},
+            {"learn": {"steps": 100, "setup_seconds": 1.0}, "dream": {"steps": 10, "setup_seconds": 0.0}},
+        ],
+        "peak_memory_bytes": 2_400_000_000 + seed,
+        "ledger": [{"kept_bytes": 0}, {"kept_bytes": 6_144_000}],
     }
 
 
@@ -90,3 +102,71 @@ def test_the_readmes_tables_are_those_of_the_result_files():
     readme = (ROOT / "README.md").read_text("utf-8")
     assert tables.rewritten(readme, ROOT / "results") == readme
     assert "<!-- results: digits-5 -->" in readme
+
+
+# --- beside the paper's figures
+
+
+@pytest.fixture
+def section():
+    paper = find_row("cifar100-10", "abd")
+    ours = [result("abd", 0.30, 0.68), result("abd", 0.32, 0.70, seed=1)]
+    return Section("a caption", [Row("ABD", ours, paper), Row("LwF_1", [result("lwf", 0.5)])])
+
+
+def test_a_row_stands_beside_the_papers_figure_with_difference_and_verdict(section):
+    header, (abd, lwf) = section.accuracy()
+    shown = dict(zip(header[:6], abd, strict=False))
+    assert shown == {
+        "Method": "ABD",
+        "seeds": "2",
+        "A_N": "31.0 ± 1.4",
+        "paper": "33.7 ± 1.2",
+        "difference": "-2.7",
+        "verdict": "below",  # the tolerance is 2 sqrt(2 / 2 + 1.44 / 3) = 2.4
+    }
+    assert abd[6:10] == ["69.0 ± 1.4", "69.6 ± 1.6", "-0.6", "agrees"]
+    assert lwf[2:7] == ["50.0", "–", "–", "–", "–"]
+
+
+def test_without_figures_of_the_paper_there_are_no_columns_for_them():
+    header, _ = Section("", [Row("ABD", [result("abd", 0.3)])]).accuracy()
+    assert header == ["Method", "seeds", "A_N", "Omega", "average A", "forgetting"]
+
+
+def test_cost_counts_from_the_second_task_on(section):
+    assert Cost.of(section.rows[0].results) == Cost(
+        seconds_a_step=0.04,  # five seconds less one to set up, a hundred steps
+        learn_seconds_a_task=6.0,  # with the phase `bias`
+        dream_seconds_a_task=3.0,
+        peak_memory_bytes=2_400_000_001,
+        kept_bytes=6_144_000,
+    )
+    assert section.cost()[1][0] == ["ABD", "40", "6", "3", "2.4 GB", "6.14 MB"]
+
+
+def test_a_result_from_before_steps_were_counted_has_no_cost_of_a_step():
+    old = result("abd", 0.3)
+    del old["phases"]
+    assert Cost.of([old]).seconds_a_step is None
+
+
+def test_sizes_are_for_people():
+    assert [tables.size(n) for n in (0, 12, 1234, 5_600_000, 7e10)] == ["0", "12 B", "1.23 kB", "5.6 MB", "70 GB"]
+
+
+def test_the_table_as_markdown_csv_and_latex(section):
+    lines = tables.as_markdown([section]).splitlines()
+    assert lines[0] == "a caption"
+    assert lines[4].startswith("| ABD | 2 | 31.0 ± 1.4 | 33.7 ± 1.2 | -2.7 | below |")
+    abd, lwf = csv.DictReader(tables.as_csv([section]).splitlines())
+    assert float(abd["final_accuracy"]) == pytest.approx(31.0)
+    assert float(abd["final_accuracy_tolerance"]) == pytest.approx(2 * (1 + 0.48) ** 0.5)
+    assert (abd["omega_verdict"], abd["seeds"], lwf["omega_verdict"], lwf["omega"]) == ("agrees", "0 1", "", "")
+    latex = tables.as_latex([section])
+    assert r"ABD & 2 & 31.0 $\pm$ 1.4 & 33.7 $\pm$ 1.2 & -2.7 & below &" in latex
+    assert r"LwF\_1" in latex
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2
+    for block in latex.split(r"\begin{tabular}")[1:]:
+        rows = [line for line in block.splitlines() if line.endswith(r"\\")]
+        assert len({line.count(" & ") for line in rows}) == 1

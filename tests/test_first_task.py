@@ -1,0 +1,269 @@
+"""The first task is shared where it is the same to the last bit, and nowhere else."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from reverie import first_task
+from reverie.data.feed import Batch
+from reverie.data.stream import Task
+from reverie.errors import Interrupted
+from reverie.learner import Learner
+from reverie.methods import BUILT_IN, find_method
+from reverie.methods.abd import ABD
+from reverie.methods.base import Method
+from reverie.runs import _preprocessing, execute
+from tests.test_runs import StopAt, assert_same_run, figures, losses
+
+TWO = "stream.take=2"
+
+
+def entries(folder):
+    return sorted((folder / first_task.FOLDER).glob("*/entry.json"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "recipe"),
+    [
+        (("base",), ("lwf",), "paper"),
+        (("lwf",), ("joint",), "paper"),
+        (("abd",), ("abd", "method.distillation=0.5", "dream.steps=3"), "paper"),
+        (("abd",), ("abd", "method.fine_tuning=0.5"), "released"),
+    ],
+)
+def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(tiny, tmp_path, first, second, recipe):
+    trained, found = (tiny(which[0], TWO, *which[1:], recipe=recipe) for which in (first, second))
+    execute(trained, tmp_path / "shared" / "first", share_first_task=True)
+    assert len(entries(tmp_path / "shared")) == 1
+    shared = execute(found, tmp_path / "shared" / "second", share_first_task=True)
+    alone = execute(found, tmp_path / "alone" / "second")
+    assert figures(shared)["metrics"] == figures(alone)["metrics"]
+    assert figures(shared)["ledger"] == figures(alone)["ledger"]
+    assert_same_run(tmp_path / "shared" / "second", tmp_path / "alone" / "second")
+    assert losses(tmp_path / "shared" / "second")[0][:3] == (1, "learn", 1)
+    assert shared["first_task"]["trained_by"] == {
+        "preset": "digits-5", "method": first[0], "recipe": recipe, "seed": 0
+    }  # fmt: skip
+    assert alone["first_task"] is None
+    assert not (tmp_path / "alone" / first_task.FOLDER).exists()  # nobody asked for it
+    assert shared["phases"][0] == alone["phases"][0]
+    assert len(entries(tmp_path / "shared")) == 1
+
+
+def test_what_it_cost_counts_for_both_and_is_marked(tiny, tmp_path):
+    a, b = (execute(tiny(name, TWO), tmp_path / name, share_first_task=True) for name in ("base", "lwf"))
+    cost = a["seconds"]["by_task"][0]["learn"]
+    assert a["first_task"] is None
+    assert b["first_task"]["seconds"] == cost
+    assert cost <= b["seconds"]["by_task"][0]["learn"] < cost + 1
+    entry = json.loads(entries(tmp_path)[0].read_text())
+    assert (entry["trained_by"]["method"], entry["seconds"]) == ("base", cost)
+    assert "torch" in entry["session"]["environment"]
+
+
+class Asked(Exception):
+    """A run has looked for its first task, under this key."""
+
+
+@pytest.fixture
+def key_of(tmp_path, monkeypatch):
+    """The key under which a run looks for its first task; none if it does not."""
+
+    def ask(self, key, phase):
+        raise Asked(key)
+
+    monkeypatch.setattr(first_task.FirstTask, "_find", ask)
+
+    def key(config):
+        folder = tmp_path / "asking"
+        try:
+            execute(config, folder, share_first_task=True)
+        except Asked as asked:
+            return str(asked)
+        finally:
+            shutil.rmtree(folder)
+        return None
+
+    return key
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"seed": 1},
+        {"recipe": "released"},
+        {"settings": ["train.lr=0.05"]},
+        {"settings": ["train.milestones=[1]"]},
+        {"settings": ["train.epochs=1"]},
+        {"settings": ["train.batch_size=8"]},
+        {"settings": ["augment.crop=0"]},
+        {"settings": ["stream.order=natural"]},
+        {"settings": ["stream.split=2"]},
+        {"settings": ["net.name=resnet14"]},
+        {"settings": ["data.size=10"]},
+        {"settings": ["engine.precision=bf16"]},
+        {"method": "abd"},
+    ],
+    ids=str,
+)
+def test_what_differs_is_not_shared(tiny, key_of, others):
+    method, settings = others.pop("method", "lwf"), others.pop("settings", [])
+    assert key_of(tiny("lwf")) == key_of(tiny("base"))
+    assert None is not key_of(tiny(method, *settings, **others)) != key_of(tiny("base"))
+
+
+@pytest.mark.parametrize("same", ["dream.steps=3", "stream.take=3", "evaluate.top=5", "data.storage=stream"])
+def test_what_makes_no_difference_to_the_first_task_is(tiny, key_of, same):
+    assert key_of(tiny("deepinversion", same)) == key_of(tiny("base"))
+
+
+def test_other_code_and_another_machine_share_nothing(tiny, key_of, monkeypatch):
+    usual = key_of(tiny("base"))
+    with monkeypatch.context() as patched:
+        patched.setattr(first_task, "_code", lambda: "other")
+        assert key_of(tiny("base")) != usual
+    with monkeypatch.context() as patched:
+        patched.setattr("reverie.provenance.environment", lambda device: {"device": "cpu", "threads": 7})
+        assert key_of(tiny("base")) != usual
+
+
+class OwnLosses(Method):
+    """Another loss in the first task."""
+
+    def first_losses(self, batch):
+        return {name: 2 * loss for name, loss in super().first_losses(batch).items()}
+
+
+class Prepared(Method):
+    """The same losses, from something prepared."""
+
+    def phases(self, task):
+        yield self.learning(task, self.first_losses, prepare=lambda batch, rng: batch)
+
+
+class Watching(Method):
+    """The same losses, with an eye on every pass."""
+
+    def begin(self, task):
+        super().begin(task)
+        self.classifier.backbone.register_forward_hook(lambda *args: None)
+
+
+class Fraction(Method):
+    """The same losses, on some of the images."""
+
+    def phases(self, task):
+        part = Task(task.index, task.names, task.first_label, task.images.select(torch.arange(task.size - 20)))
+        yield self.learning(part, self.first_losses)
+
+
+class Renamed(Method):
+    """The same phase under another name, and so with other random numbers."""
+
+    def phases(self, task):
+        phase = super().learning(task, self.first_losses)
+        phase.name = "other"
+        yield phase
+
+
+class Frozen(Method):
+    """The same phase, but not all of the classifier learns."""
+
+    def begin(self, task):
+        super().begin(task)
+        next(self.classifier.parameters()).requires_grad_(False)
+
+
+class Nudged(Method):
+    """The same phase from other initial weights."""
+
+    def begin(self, task):
+        super().begin(task)
+        with torch.no_grad():
+            next(self.classifier.parameters()).add_(1e-3)
+
+
+@pytest.mark.parametrize("method", [OwnLosses, Prepared, Watching, Fraction, Renamed, Frozen, Nudged])
+def test_a_method_that_does_anything_else_in_its_first_task_finds_nothing(tiny, key_of, monkeypatch, method):
+    monkeypatch.setitem(BUILT_IN, "mine", f"{__name__}:{method.__name__}")
+    quick = "stream.take=1", "train.epochs=1"
+    assert key_of(tiny("mine", *quick)) != key_of(tiny("base", *quick))
+
+
+class TwoPhases(Method):
+    """The usual phase, then one of its own."""
+
+    def phases(self, task):
+        yield from super().phases(task)
+        phase = self.learning(task, self.losses)
+        phase.name = "again"
+        yield phase
+
+
+def test_phases_after_the_shared_one_are_trained(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(BUILT_IN, "mine", f"{__name__}:TwoPhases")
+    execute(tiny("base", TWO), tmp_path / "shared" / "first", share_first_task=True)
+    result = execute(tiny("mine", TWO), tmp_path / "shared" / "run", share_first_task=True)
+    assert result["first_task"]["trained_by"]["method"] == "base"
+    execute(tiny("mine", TWO), tmp_path / "alone" / "run")
+    assert_same_run(tmp_path / "shared" / "run", tmp_path / "alone" / "run")
+
+
+def test_a_first_task_that_was_interrupted_is_not_handed_on(tiny, tmp_path):
+    with pytest.raises(Interrupted):
+        execute(
+            tiny("base", TWO), tmp_path / "a", share_first_task=True,
+            observer=StopAt(1, "learn", 5), checkpoint_seconds=0,
+        )  # fmt: skip
+    execute(tiny("base", TWO), tmp_path / "a", share_first_task=True)
+    assert entries(tmp_path) == []
+
+
+def test_a_run_killed_after_it_found_its_first_task_still_says_so(tiny, tmp_path):
+    execute(tiny("base", TWO), tmp_path / "base", share_first_task=True)
+    with pytest.raises(Interrupted):
+        execute(
+            tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True,
+            observer=StopAt(2, "learn", 5), checkpoint_seconds=0,
+        )  # fmt: skip
+    result = execute(tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)
+    assert result["first_task"]["trained_by"]["method"] == "base"
+    assert len(losses(tmp_path / "lwf")) == 4
+
+
+def test_a_damaged_first_task_is_trained_again(tiny, tmp_path):
+    execute(tiny("base", TWO), tmp_path / "base", share_first_task=True)
+    (entries(tmp_path)[0].parent / "snapshot.pt").write_bytes(b"half")
+    assert execute(tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
+
+
+class OnlyAClassifier:
+    """A stand-in for a method that has nothing but its classifier."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        self.classifier = classifier
+
+    def __setattr__(self, name, value):
+        assert name == "classifier", f"sets {name}"
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("losses_of", first_task.PLAIN_LOSSES, ids=lambda losses: losses.__qualname__)
+def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream, losses_of):
+    classifier = Learner.fresh(tiny("base"), _preprocessing(tiny_stream)).classifier
+    classifier.grow(["a", "b"])
+    classifier.eval()
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
+    batch = Batch(torch.randn(6, 1, 8, 8), torch.randint(2, (6,)))
+    made = losses_of(OnlyAClassifier(classifier), batch)
+    assert all(loss.requires_grad for loss in made.values())
+    assert all(torch.equal(value, before[name]) for name, value in classifier.state_dict().items())
+
+
+def test_methods_of_the_paper_that_share_their_first_task():
+    plain = {name for name in BUILT_IN if find_method(name).first_losses is Method.first_losses}
+    assert {"joint", "base", "lwf", "lwf-synthetic", "deepinversion"} <= plain
+    assert find_method("abd").first_losses is ABD.first_losses

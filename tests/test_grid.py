@@ -1,0 +1,223 @@
+"""Tables: what is planned, and that real workers can be killed, stopped and started again."""
+
+import io
+import json
+import os
+import signal
+import time
+
+import pytest
+from rich.console import Console
+
+from reverie import grid, paper
+from reverie.config import preset_names
+from reverie.errors import Interrupted, UserError
+from reverie.grid import Entry, GridObserver, Place, Plan, State
+from reverie.methods import method_names
+from reverie.progress import GridProgress, following_grid
+from tests.conftest import TINY
+
+QUICK = [*TINY, "train.epochs=1", "stream.take=2"]
+SLOW = [*TINY, "train.epochs=400", "stream.take=2"]
+
+
+def plan(out, methods, settings=QUICK, seeds=(0,), **how) -> Plan:
+    return Plan.make(grid.entries_for("digits-5", methods, **how), seeds, "paper", settings, out)
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+# --- the plan
+
+
+def test_the_upper_bound_is_first_then_those_that_keep_nothing(tmp_path):
+    rows = [entry.method for entry in grid.entries_for("digits-5", ["all"])]
+    assert rows[:3] == ["joint", "base", "lwf"]
+    assert sorted(rows) == sorted(method_names())
+    assert [run.name for run in plan(tmp_path, ["abd", "base", "abd"], settings=(), seeds=(1, 0, 1)).runs] == [
+        f"digits-5-{method}-paper-seed{seed}" for method in ("joint", "base", "abd") for seed in (1, 0)
+    ]
+    assert [entry.method for entry in grid.entries_for("digits-5", ["abd"], upper_bound=False)] == ["abd"]
+    assert Entry("digits-5", "joint") not in grid.entries_for("digits-5", ["all"], upper_bound=False)
+
+
+def test_changes_are_in_the_folders_name_and_a_methods_options_are_not_for_the_upper_bound(tmp_path):
+    joint, abd = plan(tmp_path, ["abd"], settings=["method.distillation=1", "stream.order=[1, 0]"]).runs
+    assert abd.name == "digits-5-abd-paper-method.distillation=1,stream.order=_1,_0_-seed0"
+    assert joint.name == "digits-5-joint-paper-stream.order=_1,_0_-seed0"
+    assert abd.config.reference == joint.config.reference
+    long = plan(tmp_path, ["abd"], settings=[*TINY, "augment.flip=true"]).runs[0].name
+    assert len(long) < 120
+    assert long != plan(tmp_path, ["abd"], settings=[*TINY, "augment.flip=false"]).runs[0].name
+
+
+def test_what_is_wrong_is_told_before_anything_is_begun(tmp_path):
+    with pytest.raises(UserError, match="Did you mean 'abd'"):
+        plan(tmp_path, ["abdd"])
+    with pytest.raises(UserError, match=r"The method 'base' has no such option"):
+        plan(tmp_path, ["abd", "base"], settings=["method.distillation=1"])
+    (tmp_path / "digits-5-abd-paper-seed0").mkdir()
+    (tmp_path / "digits-5-abd-paper-seed0" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not a run folder"):
+        plan(tmp_path, ["abd"], settings=())
+
+
+def test_rows_of_the_paper_that_cannot_be_run_here_are_named(monkeypatch):
+    row = paper.PaperRow("made-up", "cifar100-10", "magic", (), "", paper.Figure(1.0, None, 1), None)
+    known = paper.find_table("data-free").rows
+    table = paper.PaperTable("made-up", "", "", 1, ("cifar100-10",), (row, *known))
+    entries, missing = grid.entries_of_paper(table, [], [])
+    assert [line for line in missing if "magic is left out: There is no method 'magic'." in line]
+    assert [entry.method for entry in entries][:3] == ["joint", "base", "lwf"]
+    with pytest.raises(UserError, match="has no 'digits-5'"):
+        grid.entries_of_paper(table, ["digits-5"], [])
+    with pytest.raises(UserError, match="has no 'bic'"):
+        grid.entries_of_paper(table, [], ["bic"])
+
+
+@pytest.mark.parametrize("name", paper.tables())
+def test_every_table_of_the_paper_can_be_planned_as_far_as_its_methods_are_there(tmp_path, name):
+    table = paper.find_table(name)
+    entries, missing = grid.entries_of_paper(table, [], [])
+    assert entries or missing
+    assert {entry.preset for entry in entries} == {*table.presets} & {*preset_names()}
+    assert all(" is left out: " in line for line in missing)
+    assert len(Plan.make(entries, [0, 1, 2], "paper", (), tmp_path).runs) == 3 * len(entries)
+    if set(table.presets) <= set(preset_names()):
+        assert entries[0] == Entry(table.presets[0], "joint")
+
+
+def test_the_papers_figure_is_only_for_the_papers_experiment(tmp_path):
+    def paper_row(*settings):
+        entry = Entry("cifar100-10", "abd")
+        run = Plan.make([entry], [0], "paper", settings, tmp_path).runs[0]
+        return grid._paper_row(entry, run.config)
+
+    assert paper_row().final_accuracy.mean == 33.7
+    assert paper_row("engine.precision=bf16").final_accuracy.mean == 33.7
+    assert paper_row("train.epochs=2") is None
+    assert grid._paper_row(Entry("digits-5", "abd"), plan(tmp_path, ["abd"]).runs[-1].config) is None
+
+
+def test_cores_are_shared_among_workers(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
+    assert Place(device="cpu", parallel=3).environment()["OMP_NUM_THREADS"] == "2"
+    assert Place(device="cpu", parallel=99).environment()["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in Place(device="cpu").environment()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert Place(device="cpu", parallel=2).environment()["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_time_left_is_estimated_from_what_is_finished(tmp_path):
+    base, lwf, abd = plan(tmp_path, ["base", "lwf", "abd"], upper_bound=False).runs
+    state = State([base, lwf])
+    assert state.seconds_left(1) is None
+    state.note(base, 10)
+    state.note(abd, 30)
+    assert state.seconds_left(1) == 10 + 20  # base as before, lwf as the mean of all
+    assert state.seconds_left(2) == 15
+
+
+# --- real workers
+
+
+class Acting(GridObserver):
+    """Does something to the workers, once every one of them has made a step of training."""
+
+    def __init__(self, act) -> None:
+        self.act, self.failed = act, []
+
+    def waits(self, state):
+        if self.act and state.running and all(w.run.folder.moving.is_file() for w in state.running):
+            act, self.act = self.act, None
+            act(state)
+
+    def run_fails(self, worker, state):
+        self.failed.append((worker.run.entry.method, worker.process.returncode, worker.tail()))
+
+
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_and_ctrl_c_stops_all_gently(tmp_path):
+    wanted = plan(tmp_path, ["base", "lwf"], SLOW, upper_bound=False)
+    place = Place(device="cpu", parallel=2, checkpoint_seconds=0.2)
+    base, lwf = wanted.runs
+
+    def kill_lwf(state):
+        state.running[1].process.kill()
+        follower.act = lambda state: os.kill(os.getpid(), signal.SIGINT)
+
+    follower = Acting(kill_lwf)
+    with pytest.raises(Interrupted):
+        grid.train(wanted, place, follower)
+    assert [(method, code) for method, code, _ in follower.failed] == [("lwf", -signal.SIGKILL)]
+    log = (tmp_path / "logs" / f"{base.name}.log").read_text()
+    assert "everything so far is saved" in log
+    assert base.folder.moving.is_file()
+    stamp = base.folder.moving.stat().st_mtime
+    time.sleep(0.5)
+    assert base.folder.moving.stat().st_mtime == stamp  # nobody is at work any more
+    with base.folder.lock(), lwf.folder.lock():
+        pass
+
+
+def test_no_data_is_told_once_and_ends_the_table(tmp_path):
+    wanted = Plan.make(grid.entries_for("cifar100-10", ["base", "lwf"]), [0, 1], "paper", (), tmp_path)
+    with pytest.raises(UserError, match="CIFAR-100 is not under"):
+        grid.train(wanted, Place(data=tmp_path / "nowhere", device="cpu"), GridObserver())
+    assert len(list((tmp_path / "logs").iterdir())) == 1
+
+
+# --- progress
+
+
+def finished_run(tmp_path):
+    run = plan(tmp_path, ["base"], upper_bound=False).runs[0]
+    run.folder.path.mkdir()
+    run.folder.result.write_text(json.dumps({"metrics": {"final_accuracy": 0.5}}))
+    return run
+
+
+def test_in_a_pipe_there_is_a_line_for_each_run(tmp_path):
+    run, said = finished_run(tmp_path), console()
+    progress = GridProgress(said, None, 2)
+    state = State([run])
+    progress.begins(state)
+    progress.run_begins(run, state)
+    state.note(run, 12.0)
+    state.finished.append(run)
+    progress.run_ends(run, 12.0, state)
+    lines = said.file.getvalue().splitlines()
+    assert lines[0] == "1 runs: 0 finished before, 1 to train, 2 at a time"
+    assert lines[1].endswith("-seed0 begins")
+    assert lines[2].startswith("[1/2] digits-5-base")
+    assert "50.0 % in the end (12 s); about 6 s left" in lines[2]
+
+
+def test_in_a_terminal_each_run_at_work_shows_its_task_and_phase(tmp_path):
+    class Standin:
+        def __init__(self, run):
+            self.run, self.seconds = run, 1.0
+
+        progress = grid.Worker.progress
+
+    run = finished_run(tmp_path)
+    where = {"task": 2, "tasks": 5, "phase": "dream"}
+    events = [{"event": "run begins", "long": "x" * 30_000}, {"event": "phase begins", **where}]
+    run.folder.events.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event": "ep')
+    worker = Standin(run)
+    assert worker.progress() == (1, 5, "task 2/5 dream")
+    said = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with following_grid(said, 1) as progress:
+        state = State([])
+        progress.begins(state)
+        progress.run_begins(run, state)
+        state.running.append(worker)
+        state.note(run, 61.0)
+        progress.waits(state)
+        progress.bars.refresh()
+        state.finished.append(run)
+        progress.run_ends(run, 61.0, state)
+    assert "task 2/5 dream" in said.file.getvalue()
+    assert "about 60 s left" in said.file.getvalue()

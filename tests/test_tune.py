@@ -1,0 +1,146 @@
+"""Tuning: folds of the training images of the first half of the tasks, and never a test image."""
+
+import contextlib
+import json
+
+import pytest
+import torch
+
+from reverie import runs, tune
+from reverie.data import sources
+from reverie.errors import UserError
+from reverie.runs import RunObserver
+from reverie.tune import Point, Tuning
+from tests.conftest import TINY
+
+QUICK = [*TINY, "train.epochs=1"]
+
+
+class OutOfReach:
+    """Test images that nobody may look at."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"somebody reached for the test images: {name}")
+
+
+@pytest.fixture
+def digits(tiny):
+    config = tiny("base")
+    dataset = sources.read(config.data, None)
+    return config, dataset
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """Whatever is read has test images that cannot be touched."""
+    read = sources.read
+
+    def reading(*args):
+        dataset = read(*args)
+        object.__setattr__(dataset, "test", OutOfReach())
+        return dataset
+
+    monkeypatch.setattr(sources, "read", reading)
+
+
+def content(image):
+    return image.numpy().tobytes()
+
+
+@contextlib.contextmanager
+def silently(label):
+    yield RunObserver()
+
+
+def search(out, *grid, method="base", folds=3, settings=()):
+    tuning = Tuning("digits-5", method, grid, folds, settings=[*QUICK, *settings])
+    return tune.search(tuning, out, None, "cpu", silently, "reverie tune")
+
+
+def test_folds_are_even_in_every_class_and_the_same_each_time():
+    labels = torch.tensor([0] * 10 + [1] * 7 + [2] * 3)[torch.randperm(20)]
+    number = tune.fold_numbers(labels, 3, seed=5)
+    assert torch.equal(number, tune.fold_numbers(labels, 3, seed=5))
+    assert not torch.equal(number, tune.fold_numbers(labels, 3, seed=6))
+    for label in range(3):
+        counts = torch.bincount(number[labels == label], minlength=3)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_a_fold_is_training_images_of_the_first_half_and_each_is_judged_once(digits):
+    config, dataset = digits
+    classes, tasks = tune.first_half(config, dataset)
+    assert (len(classes), tasks) == (4, 2)
+    assert classes == runs.make_stream(config, dataset).classes[:4]
+    object.__setattr__(dataset, "test", OutOfReach())
+    wanted = dataset.train.pixels[torch.isin(dataset.train.labels, torch.tensor(classes))]
+    every, judged = sorted(map(content, wanted)), []
+    for fold in range(3):
+        part = tune.fold_of(dataset, classes, fold, 3, seed=0)
+        assert {*part.train.labels.tolist()} == {*part.test.labels.tolist()} == {*classes}
+        assert sorted(map(content, torch.cat([part.train.pixels, part.test.pixels]))) == every
+        judged += map(content, part.test.pixels)
+    assert sorted(judged) == every
+
+
+def test_tuning_never_touches_the_test_images(tmp_path, guarded, monkeypatch):
+    handed = []
+    execute = runs.execute
+    monkeypatch.setattr(runs, "execute", lambda *args, **how: handed.append(how["dataset"]) or execute(*args, **how))
+    points = search(tmp_path, "train.lr=0.1,0.001", folds=2)
+    assert len(handed) == 4
+    assert all(type(part.test) is type(part.train) for part in handed)
+    assert points[0].mean > points[1].mean
+    written = json.loads((tmp_path / "tune.json").read_text())
+    assert written["chosen"] == list(points[0].settings)
+    assert (written["tasks"], len(written["classes"]), written["folds"]) == (2, 4, 2)
+    assert "points ahead of" in written["by"]
+    assert written["environment"]["device"] == "cpu"
+    result = json.loads((tmp_path / "digits-5-base-paper-train.lr=0.1-seed0-fold1" / "result.json").read_text())
+    assert result["task_sizes"] == [2, 2]
+    assert sum(result["test_images"]) == len(handed[0].test)
+
+
+def test_a_search_that_is_called_again_trains_nothing(tmp_path, monkeypatch):
+    first = search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2)
+    result = json.loads(next(tmp_path.glob("*distillation=2*fold2")).joinpath("result.json").read_text())
+    assert result["first_task"]["trained_by"]["method"] == "lwf"  # of the same fold
+    monkeypatch.setattr(runs._Run, "go", lambda self: pytest.fail("trained again"))
+    assert search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2) == first
+
+
+def test_a_point_that_diverges_comes_last(tmp_path):
+    points = search(tmp_path, "train.lr=1e30,0.1", folds=2)
+    assert [str(point) for point in points][1] == "diverged"
+    assert points[0].settings == ("train.lr=0.1",)
+    assert tune.choice(points).startswith("chosen: train.lr=0.1 with")
+
+
+def test_the_choice_says_by_how_much():
+    points = [Point(("a=1",), (0.5, 0.52, 0.54)), Point(("a=2",), (0.5, 0.5, 0.5))]
+    assert tune.choice(points) == "chosen: a=1 with 52.0 ± 2.0 %, 2.0 points ahead of a=2"
+
+
+def test_axes():
+    assert tune.parse_axis("train.lr=0.1, 5e-2") == ["train.lr=0.1", "train.lr=5e-2"]
+    assert tune.parse_axis("train.milestones=[1,2],[3]") == ["train.milestones=[1,2]", "train.milestones=[3]"]
+    for wrong in ("train.lr", "=1", "train.lr=1,,2"):
+        with pytest.raises(UserError, match="--grid wants"):
+            tune.parse_axis(wrong)
+
+
+@pytest.mark.parametrize(
+    ("grid", "settings", "folds", "message"),
+    [
+        ([], [], 3, "Say what to try"),
+        (["train.lr=0.1"], [], 1, "--folds must be 2"),
+        (["train.lr=0.1"], ["stream.take=3"], 3, "needs four"),
+        (["stream.split=5,2"], [], 3, "cannot be tuned"),
+        (["train.lrr=1"], [], 3, "Did you mean 'train.lr'"),
+        (["train.lr=0.1"], [], 500, "fewer than 500 training images"),
+    ],
+)
+def test_mistakes(tmp_path, grid, settings, folds, message):
+    with pytest.raises(UserError, match=message):
+        search(tmp_path, *grid, folds=folds, settings=settings)
+    assert list(tmp_path.iterdir()) == []
