@@ -64,11 +64,13 @@ def commit() -> str | None:
 
 
 def peak_memory(device: Any) -> int | None:
-    """Bytes: of the device where there is one, else the most this process ever held."""
+    """Bytes: the most held on the device since the last call, or, without one, by this process ever."""
     if device.type == "cuda":
         import torch
 
-        return int(torch.cuda.max_memory_allocated(device))
+        most = int(torch.cuda.max_memory_allocated(device))
+        torch.cuda.reset_peak_memory_stats(device)
+        return most
     try:
         import resource
     except ImportError:  # not on Windows

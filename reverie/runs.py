@@ -25,7 +25,7 @@ from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
 from reverie.first_task import FirstTask
-from reverie.journal import Journal, RunFolder
+from reverie.journal import Journal, RunFolder, read_events
 from reverie.learner import Checkpoint, Learner, LearnerObserver
 from reverie.methods import find_method
 from reverie.methods.base import Keeps
@@ -251,7 +251,8 @@ class _Run:
         accuracy = Predictions.from_bytes(self.folder.predictions(index).read_bytes()).accuracy(
             self.config.evaluate.top
         )
-        self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=self.journal.seconds[index])
+        seconds, memory = self.journal.seconds[index], provenance.peak_memory(self.device)
+        self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=seconds, peak_memory_bytes=memory)
         if "models" in self.config.keep and learner.classifier.seen:
             learner.save(self.folder.task(index) / "model", overwrite=True)
         self.observer.task_ends(index, accuracy)
@@ -266,6 +267,8 @@ class _Run:
     def _finish(self, learner: Learner) -> Result:
         learner.save(self.folder.model, overwrite=True)
         self.session["wall_seconds"] = time.monotonic() - self.began
+        events = read_events(self.folder.events)
+        peaks = [event.get("peak_memory_bytes") for event in events if event["event"] == "task ends"]
         result = {
             "schema": SCHEMA,
             "preset": self.config.preset,
@@ -286,7 +289,8 @@ class _Run:
             "first_task": next((s["first_task"] for s in self.journal.sessions if "first_task" in s), None),
             "phases": self.journal.phases(len(self.stream)),
             "engine": self.learner.engine.switches(),
-            "peak_memory_bytes": provenance.peak_memory(self.device),
+            "peak_memory_bytes": max(peaks) if None not in peaks else None,
+            "peak_memory_by_task": peaks,
             "ledger": learner.ledger,
             "data_fingerprint": self.fingerprint,
             "normalisation": self.normalisation,

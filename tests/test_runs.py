@@ -90,6 +90,7 @@ def test_a_run_leaves_what_the_design_promises(tiny, tmp_path):
     assert {"torch", "python", "cpu", "threads", "commit"} <= result["sessions"][0]["environment"].keys()
     assert result["seconds"]["by_part"].keys() == {"learn", "evaluate", "dream"}
     assert result["peak_memory_bytes"] > 10**7
+    assert len(result["peak_memory_by_task"]) == len(result["task_sizes"])
     assert result["ledger"][-1]["kept_bytes"] == 0
     assert len(result["class_order"]) == 6
     learner = reverie.load(folder / "model")
