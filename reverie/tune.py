@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -83,7 +84,7 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
     configs = tuning.configurations()
     first = next(iter(configs.values()))
     where = find_device(device)
-    dataset = sources.read(first.data, data)
+    dataset = sources.read(first.data, data, choose=partial(runs.choose_classes, first))
     classes, tasks = first_half(first, dataset)
     points = []
     parts = [fold_of(dataset, classes, fold, tuning.folds, tuning.seed) for fold in range(tuning.folds)]
