@@ -289,7 +289,7 @@ class _Run:
             "first_task": next((s["first_task"] for s in self.journal.sessions if "first_task" in s), None),
             "phases": self.journal.phases(len(self.stream)),
             "engine": self.learner.engine.switches(),
-            "peak_memory_bytes": max(peaks) if None not in peaks else None,
+            "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
             "peak_memory_by_task": peaks,
             "ledger": learner.ledger,
             "data_fingerprint": self.fingerprint,
