@@ -205,12 +205,16 @@ def _compared(ours: Sequence[float], figure: Figure | None) -> list[str]:
 
 def _cost_cells(cost: Cost) -> list[str]:
     return [
-        DASH if cost.seconds_a_step is None else f"{1000 * cost.seconds_a_step:.3g}",
-        f"{cost.learn_seconds_a_task:.3g}",
-        f"{cost.dream_seconds_a_task:.3g}" if cost.dream_seconds_a_task else DASH,
+        DASH if cost.seconds_a_step is None else _three_digits(1000 * cost.seconds_a_step),
+        _three_digits(cost.learn_seconds_a_task),
+        _three_digits(cost.dream_seconds_a_task) if cost.dream_seconds_a_task else DASH,
         DASH if cost.peak_memory_bytes is None else size(cost.peak_memory_bytes),
         size(cost.kept_bytes),
     ]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def size(count: float) -> str:

@@ -75,6 +75,15 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own():
     assert rows[0].cells()[1].startswith("55.0 ±")
 
 
+def test_seconds_are_written_without_powers_of_ten():
+    assert [tables._three_digits(value) for value in (0.01234, 4.181, 99.96, 1089.2)] == [
+        "0.0123",
+        "4.18",
+        "100",
+        "1089",
+    ]
+
+
 def test_tables_in_a_text_are_made_of_result_files_alone(tmp_path):
     folder = tmp_path / "digits-5"
     folder.mkdir()
