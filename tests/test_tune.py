@@ -35,8 +35,8 @@ def guarded(monkeypatch):
     """Whatever is read has test images that cannot be touched."""
     read = sources.read
 
-    def reading(*args):
-        dataset = read(*args)
+    def reading(*args, **how):
+        dataset = read(*args, **how)
         object.__setattr__(dataset, "test", OutOfReach())
         return dataset
 
