@@ -39,21 +39,11 @@ def expected_losses(s, rows, weighted=True, standard=False, distilled=slice(None
     }
 
 
-def assert_equal_losses(s, losses, expected):
-    """The same names, values and gradients."""
-    assert losses.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
-        ours, theirs = s.gradients(losses[name]), s.gradients(value)
-        for parameter in ours:
-            torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
-
-
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_abd_is_its_three_losses(scene, old, new, recipe):
     s = scene("abd", old, new, recipe=recipe)
-    assert_equal_losses(s, s.losses(), expected_losses(s, rows=9 if recipe == "released" else old + new))
+    s.assert_same(s.losses(), expected_losses(s, rows=9 if recipe == "released" else old + new))
 
 
 def test_each_term_moves_what_it_should(scene):
@@ -126,7 +116,7 @@ REAL, DREAMS = slice(0, 6), slice(6, 12)
 @pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 1)])
 def test_an_ablation_changes_its_own_term_as_stated(scene, old, new, setting, changed):
     s = scene("abd", old, new, setting)
-    assert_equal_losses(s, s.losses(), expected_losses(s, rows=old + new, **changed))
+    s.assert_same(s.losses(), expected_losses(s, rows=old + new, **changed))
 
 
 def test_standard_cross_entropy_moves_every_row_of_classes_seen(scene):
@@ -138,7 +128,7 @@ def test_without_fine_tuning_the_term_is_gone_and_old_rows_rest(scene):
     s = scene("abd", 3, 2, "method.fine_tuning=0")
     losses, expected = s.losses(), expected_losses(s, rows=5)
     del expected["fine_tuning"]
-    assert_equal_losses(s, losses, expected)
+    s.assert_same(losses, expected)
     assert s.moved_by(sum(losses.values())) == {"backbone", "head row 3", "head row 4"}
 
 

@@ -16,22 +16,12 @@ def look(s):
     return s.classifier(images), taught, len(s.images)
 
 
-def assert_same(s, losses, expected):
-    assert losses.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
-        ours, theirs = s.gradients(losses[name]), s.gradients(value)
-        for parameter in ours:
-            torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
-
-
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_lwf_synthetic_distils_real_and_dreamed_alike_with_a_tenth(scene, old, new):
     s = scene("lwf-synthetic", old, new)
     losses = s.losses()
     logits, taught, real = look(s)
-    assert_same(
-        s,
+    s.assert_same(
         losses,
         {
             "cross_entropy": by_hand.cross_entropy(logits[:real], s.labels),
@@ -45,8 +35,7 @@ def test_deepinversion_pads_with_zeros_for_real_and_dreamed_by_the_paper(scene, 
     s = scene("deepinversion", old, new)
     losses = s.losses()
     logits, taught, real = look(s)
-    assert_same(
-        s,
+    s.assert_same(
         losses,
         {
             "cross_entropy": by_hand.cross_entropy(logits[:real], s.labels),
@@ -61,8 +50,7 @@ def test_deepinversion_distils_real_images_over_old_classes_in_the_released_reci
     s = scene("deepinversion", old, new, recipe="released")
     losses = s.losses()
     logits, taught, real = look(s)
-    assert_same(
-        s,
+    s.assert_same(
         losses,
         {
             "cross_entropy": by_hand.cross_entropy(logits[:real], s.labels),

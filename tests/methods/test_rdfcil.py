@@ -23,15 +23,6 @@ def scales(old, new):
     return (1 + 1 / alpha) / beta, alpha * beta
 
 
-def assert_equal_losses(s, losses, expected):
-    assert losses.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(losses[name], value, rtol=1e-6, atol=1e-9)
-        ours, theirs = s.gradients(losses[name]), s.gradients(value)
-        for parameter in ours:
-            torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-5, atol=1e-9)
-
-
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_the_first_stage_is_three_losses_in_two_passes(scene, old, new):
     s = scene("r-dfcil", old, new, TWO_STAGES, phase_name="represent")
@@ -50,7 +41,7 @@ def test_the_first_stage_is_three_losses_in_two_passes(scene, old, new):
         "distillation": 0.15 * keep * by_hand.absolute_difference(dreamed[:, :old], taught),
         "relations": 0.5 * keep * by_hand.relations(seen_by_student, seen_by_teacher),
     }
-    assert_equal_losses(s, losses, expected)
+    s.assert_same(losses, expected)
     for loss in (losses, expected):
         loss["maps"] = torch.autograd.grad(loss["relations"], list(maps.parameters()))
     for ours, theirs in zip(losses["maps"], expected["maps"], strict=True):
@@ -86,7 +77,7 @@ def test_the_second_stage_balances_all_classes_with_the_backbone_at_rest(scene, 
         "balanced_cross_entropy": 0.5 * by_hand.balanced_cross_entropy(seen, labels, values.tolist()),
         "distillation": 0.15 * keep * by_hand.absolute_difference(logits[len(s.images) :, :old], taught),
     }
-    assert_equal_losses(s, losses, expected)
+    s.assert_same(losses, expected)
     assert s.moved_by(losses["balanced_cross_entropy"]) == {f"head row {i}" for i in range(old + new)}
     assert s.moved_by(losses["distillation"]) == {f"head row {i}" for i in range(old)}
 
