@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -299,7 +299,12 @@ def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
     state.failed.append(worker.run)
     if worker.process.returncode == 2 and not worker.run.folder.config.is_file():
         # A mistake that was seen before anything was begun (no data, no such device): all others would end like this.
-        raise UserError("\n".join(worker.tail()).rpartition("reverie: ")[2])
+        why = "\n".join(worker.tail()).rpartition("reverie: ")[2]
+        worker.log.unlink()
+        with suppress(OSError):  # not empty
+            worker.log.parent.rmdir()
+            worker.log.parent.parent.rmdir()
+        raise UserError(why)
     observer.run_fails(worker, state)
 
 

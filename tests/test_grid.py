@@ -162,11 +162,19 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_and_ctrl_c_sto
         pass
 
 
-def test_no_data_is_told_once_and_ends_the_table(tmp_path):
-    wanted = Plan.make(grid.entries_for("cifar100-10", ["base", "lwf"]), [0, 1], "paper", (), tmp_path)
+def test_no_data_is_told_once_and_ends_the_table_without_a_trace(tmp_path):
+    class Counting(GridObserver):
+        begun = 0
+
+        def run_begins(self, run, state):
+            self.begun += 1
+
+    wanted = Plan.make(grid.entries_for("cifar100-10", ["base", "lwf"]), [0, 1], "paper", (), tmp_path / "table")
+    observer = Counting()
     with pytest.raises(UserError, match="CIFAR-100 is not under"):
-        grid.train(wanted, Place(data=tmp_path / "nowhere", device="cpu"), GridObserver())
-    assert len(list((tmp_path / "logs").iterdir())) == 1
+        grid.train(wanted, Place(data=tmp_path / "nowhere", device="cpu"), observer)
+    assert observer.begun == 1
+    assert not (tmp_path / "table").exists()  # nothing is left behind
 
 
 # --- progress
