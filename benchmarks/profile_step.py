@@ -14,10 +14,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from reverie import runs
-from reverie.bench import noise
+from reverie.bench import at_task, noise
 from reverie.engine import Engine, Observer, Snapshot
-from reverie.learner import Learner
-from reverie.nets.classifier import Preprocessing
 
 WARM, STEPS = 20, 20
 
@@ -46,13 +44,7 @@ def main() -> None:
     device = torch.device("cuda")
     config = runs.configure("cifar100-10", asked.method)
     stream = runs.make_stream(config, noise(config))
-    learner = Learner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
-    for earlier in range(asked.task - 1):
-        learner.classifier.grow(stream[earlier].names)
-    task = stream[asked.task - 1]
-    learner.method.begin(task)
-    learner.classifier.grow(task.names)
-    for phase in learner.method.phases(task):
+    for phase in at_task(config, stream, asked.task - 1, device)[1]:
         profiler = Profiler()
         Engine(device).run(replace(phase, epochs=None, steps=WARM + STEPS, summary=None), 0, profiler)
         show(phase.name, profiler.profile, asked.top)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
     from reverie.errors import UserError
-    from reverie.learner import Learner, load
+    from reverie.learner import TaskLearner, load
     from reverie.methods.base import Method
     from reverie.phase import Phase
     from reverie.runs import configure
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _PLACES = {
     "Config": "reverie.config",
     "Dataset": "reverie.data.images",
-    "Learner": "reverie.learner",
     "MemoryImages": "reverie.data.images",
     "Method": "reverie.methods.base",
     "Phase": "reverie.phase",
     "Stream": "reverie.data.stream",
     "Task": "reverie.data.stream",
+    "TaskLearner": "reverie.learner",
     "UserError": "reverie.errors",
     "configure": "reverie.runs",
     "load": "reverie.learner",
@@ -39,12 +39,12 @@ _PLACES = {
 __all__ = [
     "Config",
     "Dataset",
-    "Learner",
     "MemoryImages",
     "Method",
     "Phase",
     "Stream",
     "Task",
+    "TaskLearner",
     "UserError",
     "__version__",
     "configure",

@@ -6,7 +6,7 @@ Images are noise of the data set's shape and networks are untrained: neither cha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import Stream
 from reverie.engine import Engine, Observer, Precision, Snapshot
 from reverie.errors import UserError
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
 
@@ -104,13 +104,11 @@ def noise(config: Config) -> Dataset:
     return Dataset("noise", train, train, names, ((0.5,) * channels, (0.25,) * channels))
 
 
-def _measure_task(
-    config: Config, stream: Stream, index: int, mode: Mode, steps: int, device: torch.device
-) -> list[Measurement]:
+def at_task(config: Config, stream: Stream, index: int, device: torch.device) -> tuple[TaskLearner, Iterator[Phase]]:
+    """A learner before a task, with the task's phases; the tasks before were not learned."""
     mean, deviation = stream.dataset.normalisation or ((), ())
     shape = Preprocessing(stream.dataset.train.shape[1], mean, deviation)
-    learner = Learner.fresh(config, shape, stream.classes_in_all, device)
-    engine = Engine(device, mode.precision, mode.capture, mode.compile)
+    learner = TaskLearner.fresh(config, shape, stream.classes_in_all, device)
     for earlier in stream[:index]:  # not learned, but what would be kept of it is
         learner.method.begin(earlier)
         learner.classifier.grow(earlier.names)
@@ -118,8 +116,15 @@ def _measure_task(
     task = stream[index]
     learner.method.begin(task)
     learner.classifier.grow(task.names)
+    return learner, learner.method.phases(task)
+
+
+def _measure_task(
+    config: Config, stream: Stream, index: int, mode: Mode, steps: int, device: torch.device
+) -> list[Measurement]:
+    engine = Engine(device, mode.precision, mode.capture, mode.compile)
     made = []
-    for phase in learner.method.phases(task):
+    for phase in at_task(config, stream, index, device)[1]:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         clock = _Clock(steps, device)

@@ -466,5 +466,7 @@ def main() -> None:
         _leave(f"reverie: {error.filename or 'the disk'}: {os.strerror(error.errno)}.", 1)
 
 
+from reverie import cli_model  # noqa: E402, F401  (its verbs join these)
+
 if __name__ == "__main__":
     main()

@@ -113,7 +113,7 @@ class DreamConfig:
     noise: int = 1000  # numbers that go into the generator for one image
     width: int | None = None  # channels of the generator; none: by the size of the image
     life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
-    mixed: bool = False  # where networks are computed in mixed precision: the dreamer's, too
+    mixed: bool = True  # where networks are computed in mixed precision: the dreamer's, too
 
     def __post_init__(self) -> None:
         check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
@@ -307,7 +307,7 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
         hint = did_you_mean(preset, preset_names())
         raise UserError(f"There is no preset {preset!r}.{hint} `reverie presets` lists them; a YAML file will do, too.")
     try:
-        text = yaml.safe_load(raw)
+        text = yaml.load(raw, _EachKeyOnce)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -316,6 +316,17 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(text, dict):
         raise UserError(f"{origin} must hold sections such as `data:` and `train:`; see `reverie run --help`.")
     return origin, text
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    """Safe loading that refuses a key given twice, of which YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for place, (key, _) in enumerate(node.value):
+            if key.value in keys[:place]:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _blocks(text: dict[str, Any], kind: str, origin: str) -> Mapping[Any, Any]:

@@ -24,7 +24,7 @@ from reverie.data.feed import DeviceFeed, StreamingFeed
 from reverie.data.stream import Task
 from reverie.engine import Snapshot
 from reverie.journal import Journal, read_events
-from reverie.learner import Learner, LearnerObserver
+from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.abd import ABD
 from reverie.methods.base import Method
 from reverie.phase import Phase
@@ -50,7 +50,7 @@ class FirstTask(LearnerObserver):
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
 
-    def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
+    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
         ingredients = None if number else _ingredients(phase, learner, self.task)
         if ingredients is None:
             self._key = None
@@ -113,7 +113,7 @@ class FirstTask(LearnerObserver):
                 raise
 
 
-def _ingredients(phase: Phase, learner: Learner, task: Task) -> list[Any] | None:
+def _ingredients(phase: Phase, learner: TaskLearner, task: Task) -> list[Any] | None:
     """All that decides how the classifier comes out of the phase, besides images, code and machine; none if unsure."""
     method, classifier, feed = learner.method, learner.classifier, phase.feed
     if not isinstance(feed, DeviceFeed | StreamingFeed) or len(feed.sources) != 1:

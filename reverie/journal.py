@@ -17,7 +17,7 @@ from reverie import disk
 from reverie.config import Config
 from reverie.engine import Snapshot
 from reverie.errors import Interrupted, UserError, explaining
-from reverie.learner import Learner, LearnerObserver
+from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods import find_method
 from reverie.phase import Phase
 
@@ -157,7 +157,7 @@ class Journal(LearnerObserver):
 
     # --- the learner's calls
 
-    def phase_ready(self, number: int, learner: Learner) -> None:
+    def phase_ready(self, number: int, learner: TaskLearner) -> None:
         self._phase = (number, "")
         self.save_resting(number, learner)
 
@@ -195,7 +195,7 @@ class Journal(LearnerObserver):
 
     # --- checkpoints
 
-    def save_resting(self, phase: int | None, learner: Learner) -> None:
+    def save_resting(self, phase: int | None, learner: TaskLearner) -> None:
         """Everything, when a phase begins; `phase` is none between two tasks."""
         disk.write_state(
             self.folder.resting,

@@ -35,10 +35,10 @@ class Checkpoint:
 
 
 class LearnerObserver(Observer):
-    def phase_ready(self, number: int, learner: Learner) -> None:
+    def phase_ready(self, number: int, learner: TaskLearner) -> None:
         """Before a phase begins: everything that will rest during it can be written down now."""
 
-    def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
+    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
         """To go on from instead of training the phase from its beginning, if somebody knows this very phase."""
         return None
 
@@ -51,7 +51,7 @@ class Prediction:
     probabilities: Tensor
 
 
-class Learner:
+class TaskLearner:
     """`learn(task)` one after the other, `predict(images)` at any time, `save(folder)`."""
 
     def __init__(self, config: Config, classifier: Classifier, device: torch.device | str = "cpu") -> None:
@@ -65,7 +65,7 @@ class Learner:
     @classmethod
     def fresh(
         cls, config: Config, preprocessing: Preprocessing, classes: int = 0, device: torch.device | str = "cpu"
-    ) -> Learner:
+    ) -> TaskLearner:
         """A learner that knows nothing yet. `classes` (in all) only matters to a head with all rows from the start."""
         if not find_method(config.method).normalised:
             preprocessing = preprocessing.without_normalisation()
@@ -190,9 +190,9 @@ def _unlabelled(pixels: Tensor) -> MemoryImages:
     return MemoryImages(pixels, torch.zeros(len(pixels), dtype=torch.long))
 
 
-def load(folder: Path | str, device: torch.device | str = "cpu") -> Learner:
+def load(folder: Path | str, device: torch.device | str = "cpu") -> TaskLearner:
     """A learner from a model folder, ready to predict or to learn more. No code from the folder is run."""
     classifier, config, ledger = model_io.load(Path(folder))
-    learner = Learner(config, classifier, device)
+    learner = TaskLearner(config, classifier, device)
     learner.ledger = ledger
     return learner

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from reverie.data.images import Images
-    from reverie.learner import Learner
+    from reverie.learner import TaskLearner
 
 TOP = 5  # classes kept for every image
 
@@ -56,7 +56,7 @@ class Predictions:
             return cls(arrays["label"], arrays["top"], arrays.get("local"))
 
 
-def judge(learner: Learner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> Predictions:
+def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> Predictions:
     """Predict every test image. `sizes` counts classes by task."""
     label = test.labels.numpy().astype(np.int32)
     task = torch.from_numpy(Predictions(label, label[:, None]).tasks(sizes))

@@ -26,7 +26,7 @@ from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
 from reverie.first_task import FirstTask
 from reverie.journal import Journal, RunFolder, read_events
-from reverie.learner import Checkpoint, Learner, LearnerObserver
+from reverie.learner import Checkpoint, LearnerObserver, TaskLearner
 from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
@@ -170,6 +170,8 @@ class _Run:
         }
 
     def go(self) -> Result:
+        from reverie.ahead import compiling_ahead  # which makes a run of nothing
+
         resting, snapshot = self.journal.recover()
         self.journal.sessions.append(self.session)
         first = resting["task"] if resting else 0
@@ -177,8 +179,11 @@ class _Run:
         learner = self.learner
         if resting and first == len(self.stream):  # stopped between the last task and the result
             learner.load_state_dict(resting["learner"])
-        with _stopping_gently(self.journal):
+        still = len(self.stream) if first == 0 and not self.everything else 0  # tasks for which all is to be compiled
+        with _stopping_gently(self.journal), compiling_ahead(self.config, learner.engine, still) as ahead:
             for index in range(first, len(self.stream)):
+                if ahead is not None and index == 1:
+                    ahead.wait(enough=lambda: self.journal.stop)
                 self.journal.begin_task(index)
                 self.observer.task_begins(index, len(self.stream))
                 if self.everything:
@@ -193,7 +198,7 @@ class _Run:
     # --- one task
 
     def _learn(
-        self, learner: Learner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
+        self, learner: TaskLearner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
     ) -> None:
         """Learn a task, from its beginning or from a checkpoint."""
         checkpoint = None
@@ -208,7 +213,9 @@ class _Run:
             observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
         learner.learn(task, _Several(*observers), checkpoint)
 
-    def _learn_everything(self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None) -> Learner:
+    def _learn_everything(
+        self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
+    ) -> TaskLearner:
         """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
         learner = self._new_learner()
         prefix = self.stream[: index + 1]
@@ -238,7 +245,7 @@ class _Run:
             self.bounds.add(key, entry, predictions.without_local())
         return learner
 
-    def _judge(self, learner: Learner, index: int) -> Predictions:
+    def _judge(self, learner: TaskLearner, index: int) -> Predictions:
         """One pass over the test images of all classes seen."""
         began = time.monotonic()
         seen = self.stream[: index + 1]
@@ -247,7 +254,7 @@ class _Run:
         self.journal.add_seconds("evaluate", time.monotonic() - began)
         return predictions
 
-    def _end_task(self, learner: Learner, index: int) -> None:
+    def _end_task(self, learner: TaskLearner, index: int) -> None:
         accuracy = Predictions.from_bytes(self.folder.predictions(index).read_bytes()).accuracy(
             self.config.evaluate.top
         )
@@ -259,12 +266,12 @@ class _Run:
         self.journal.task = index + 1
         self.journal.save_resting(None, learner)
 
-    def _keep_dreams(self, learner: Learner) -> LearnerObserver:
+    def _keep_dreams(self, learner: TaskLearner) -> LearnerObserver:
         return _DreamKeeper(learner, self.folder, self.journal, "dreamers" in self.config.keep)
 
     # --- the whole
 
-    def _finish(self, learner: Learner) -> Result:
+    def _finish(self, learner: TaskLearner) -> Result:
         learner.save(self.folder.model, overwrite=True)
         self.session["wall_seconds"] = time.monotonic() - self.began
         events = read_events(self.folder.events)
@@ -304,8 +311,8 @@ class _Run:
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)
         return result
 
-    def _new_learner(self) -> Learner:
-        return Learner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
+    def _new_learner(self) -> TaskLearner:
+        return TaskLearner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -326,7 +333,7 @@ def _sum_parts(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 class _DreamKeeper(LearnerObserver):
     """When a dreamer has been trained: a sheet of its dreams by class, and the dreamer itself on wish."""
 
-    def __init__(self, learner: Learner, folder: RunFolder, journal: Journal, keep: bool) -> None:
+    def __init__(self, learner: TaskLearner, folder: RunFolder, journal: Journal, keep: bool) -> None:
         self.learner, self.folder, self.journal, self.keep = learner, folder, journal, keep
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
@@ -345,11 +352,11 @@ class _Several(RunObserver):
     def __init__(self, *observers: LearnerObserver) -> None:
         self.observers = observers
 
-    def phase_ready(self, number: int, learner: Learner) -> None:
+    def phase_ready(self, number: int, learner: TaskLearner) -> None:
         for observer in self.observers:
             observer.phase_ready(number, learner)
 
-    def snapshot_for(self, number: int, phase: Phase, learner: Learner) -> Snapshot | None:
+    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
         known = (observer.snapshot_for(number, phase, learner) for observer in self.observers)
         return next((snapshot for snapshot in known if snapshot is not None), None)
 

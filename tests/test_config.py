@@ -172,6 +172,7 @@ def test_a_preset_may_say_more_for_a_recipe_and_for_a_method(tmp_path):
     ("text", "message"),
     [
         ("train: {epochs: [}", "not valid YAML at line 1"),
+        ("methods: {}\ntrain: {epochs: 2}\nmethods: {}", "not valid YAML at line 3: 'methods' is given twice"),
         ("just words", "must hold sections"),
         ("extends: digits-6", "Did you mean 'digits-5'"),
         ("trains: {epochs: 3}", r"Unknown section 'trains' in .*mine.yaml. Did you mean 'train'"),

@@ -11,7 +11,7 @@ from reverie import first_task
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.errors import Interrupted
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method
 from reverie.methods.abd import ABD
 from reverie.methods.base import Method
@@ -253,7 +253,7 @@ class OnlyAClassifier:
 
 @pytest.mark.parametrize("losses_of", first_task.PLAIN_LOSSES, ids=lambda losses: losses.__qualname__)
 def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream, losses_of):
-    classifier = Learner.fresh(tiny("base"), _preprocessing(tiny_stream)).classifier
+    classifier = TaskLearner.fresh(tiny("base"), _preprocessing(tiny_stream)).classifier
     classifier.grow(["a", "b"])
     classifier.eval()
     before = {name: value.clone() for name, value in classifier.state_dict().items()}

@@ -7,14 +7,14 @@ import reverie
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
 from reverie.errors import UserError
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.methods import method_names
 from reverie.runs import _preprocessing
 
 
 @pytest.fixture
 def learned(tiny, tiny_stream):
-    learner = Learner.fresh(tiny("abd"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("abd"), _preprocessing(tiny_stream))
     for task in list(tiny_stream)[:2]:
         learner.learn(task)
     return learner
@@ -75,7 +75,7 @@ def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, method, recipe):
     """One old class, then one new class; tasks smaller than a batch, down to a single image."""
-    learner = Learner.fresh(tiny(method, recipe=recipe), _preprocessing(tiny_stream), classes=3)
+    learner = TaskLearner.fresh(tiny(method, recipe=recipe), _preprocessing(tiny_stream), classes=3)
     for label, count in enumerate((20, 3, 1)):
         pixels = torch.randint(0, 256, (count, 1, 8, 8)).to(torch.uint8)
         task = Task(label, [f"class {label}"], label, MemoryImages(pixels, torch.full((count,), label)))
@@ -85,7 +85,7 @@ def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, met
 
 
 def test_in_bf16_it_still_learns(tiny, tiny_stream):
-    learner = Learner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), _preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     test = tiny_stream[:1].test()
     assert (learner.predict(test).labels[:, 0] == test.labels).float().mean() > 0.9

@@ -8,13 +8,13 @@ from safetensors.torch import load_file
 
 import reverie
 from reverie.errors import UserError
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.runs import _preprocessing
 
 
 @pytest.fixture
 def folder(tiny, tiny_stream, tmp_path):
-    learner = Learner.fresh(tiny("base", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "train.epochs=1"), _preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")
     return tmp_path / "model"
@@ -70,7 +70,9 @@ def test_another_folder_and_a_newer_one_are_errors(folder, tmp_path):
 
 
 def test_a_model_trained_with_all_rows_from_the_start_is_the_same_after_loading(tiny, tiny_stream, tmp_path):
-    learner = Learner.fresh(tiny("base", "train.epochs=1", recipe="released"), _preprocessing(tiny_stream), classes=10)
+    learner = TaskLearner.fresh(
+        tiny("base", "train.epochs=1", recipe="released"), _preprocessing(tiny_stream), classes=10
+    )
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")
     again = reverie.load(tmp_path / "model")

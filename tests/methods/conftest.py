@@ -14,7 +14,7 @@ from reverie.config import Config
 from reverie.data.feed import Batch
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.methods.base import Method
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.phase import Phase
@@ -104,7 +104,7 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
     ) -> Scene:
         """`before` the task begins, something may happen to the method and its classifier."""
         config = tiny(method, *settings, recipe=recipe)
-        learner = Learner.fresh(config, Preprocessing(SIDE, (0.3,), (0.4,)), classes=total)
+        learner = TaskLearner.fresh(config, Preprocessing(SIDE, (0.3,), (0.4,)), classes=total)
         learner.classifier.grow([f"old {i}" for i in range(old)])
         _unsettle(learner.classifier)
         rng = torch.Generator().manual_seed(3)

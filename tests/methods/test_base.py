@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.data.images import MemoryImages
 from reverie.data.stream import PastTask
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
 from reverie.runs import _preprocessing
@@ -34,7 +34,7 @@ def reachable(root: Any) -> Iterator[Any]:
         waiting.extend(item for item in inner if not isinstance(item, type))
 
 
-def image_tensors(learner: Learner, images: Tensor) -> list[Tensor]:
+def image_tensors(learner: TaskLearner, images: Tensor) -> list[Tensor]:
     """Tensors within reach of the learner that hold one of `images`, as bytes, between 0 and 1, or normalised."""
     pixels = images.float() / 255
     normalised = (pixels - 0.305) / 0.376
@@ -74,11 +74,11 @@ class Collector(Confessor):
 
 @pytest.fixture
 def learner(tiny, tiny_stream, monkeypatch):
-    def make(method: str | type[Method], *settings: str) -> Learner:
+    def make(method: str | type[Method], *settings: str) -> TaskLearner:
         if isinstance(method, type):
             monkeypatch.setitem(BUILT_IN, "mine", f"{method.__module__}:{method.__name__}")
             method = "mine"
-        return Learner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
+        return TaskLearner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
 
     return make
 
@@ -150,7 +150,7 @@ def test_what_is_declared_is_counted(learner, tiny_stream):
 
 
 def test_a_carried_generator_is_declared_and_counted(tiny, tiny_stream):
-    made = Learner.fresh(tiny("abd", recipe="released"), _preprocessing(tiny_stream), classes=10)
+    made = TaskLearner.fresh(tiny("abd", recipe="released"), _preprocessing(tiny_stream), classes=10)
     for task in list(tiny_stream)[:2]:
         made.learn(task)
     state = made.method.state_dict()

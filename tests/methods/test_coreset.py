@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import reverie
 from reverie.data.images import MemoryImages
-from reverie.learner import Learner
+from reverie.learner import TaskLearner
 from reverie.methods.coreset import Coreset, herding, nearest, shares
 from reverie.runs import _preprocessing
 
@@ -99,7 +99,7 @@ def test_nearest_sorts_by_distance_to_the_mean():
 
 
 def task_learned(tiny, tiny_stream, method, *settings, tasks=1, seed=0):
-    learner = Learner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), _preprocessing(tiny_stream))
     for task in list(tiny_stream)[:tasks]:
         learner.learn(task)
     return learner
@@ -124,7 +124,7 @@ def test_random_images_are_a_function_of_the_seed_and_nothing_else(tiny, tiny_st
     first = task_learned(tiny, tiny_stream, "rehearsal").method.coreset.images
     torch.manual_seed(2)
     again = task_learned(tiny, tiny_stream, "lwf-coreset", "train.epochs=1").method.coreset.images
-    other = Learner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), _preprocessing(tiny_stream))
+    other = TaskLearner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), _preprocessing(tiny_stream))
     other.learn(tiny_stream[0])
     assert torch.equal(first.pixels, again.pixels)
     assert not torch.equal(first.pixels, other.method.coreset.images.pixels)
@@ -143,7 +143,7 @@ def test_after_each_task_it_is_balanced_and_holds_distinct_training_images(tiny,
 
 def test_the_state_brings_the_coreset_back(tiny, tiny_stream):
     learner = task_learned(tiny, tiny_stream, "bic", "train.epochs=1", tasks=2)
-    again = Learner.fresh(learner.config, learner.classifier.preprocessing)
+    again = TaskLearner.fresh(learner.config, learner.classifier.preprocessing)
     again.load_state_dict(learner.state_dict())
     ours, theirs = learner.method.coreset, again.method.coreset
     assert torch.equal(ours.images.pixels, theirs.images.pixels)
@@ -162,7 +162,7 @@ def test_a_model_that_comes_without_its_coreset_learns_on(tiny, tiny_stream, tmp
 
 @pytest.mark.parametrize("method", ["rehearsal", "e2e", "bic"])
 def test_fewer_images_than_classes_still_work(tiny, tiny_stream, method):
-    learner = Learner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), _preprocessing(tiny_stream))
     for task in list(tiny_stream)[:3]:
         learner.learn(task)
     assert learner.method.coreset.images.labels.tolist() == [3, 4, 5]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reverie.data.images import MemoryImages
-from reverie.learner import Learner, LearnerObserver
+from reverie.learner import LearnerObserver, TaskLearner
 from reverie.runs import _preprocessing
 from tests import by_hand
 
@@ -91,7 +91,7 @@ def test_the_first_phase_shows_new_images_and_coreset_once_the_second_the_balanc
 
 
 def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_stream):
-    learner = Learner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), _preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     seen = {}
 
@@ -105,7 +105,7 @@ def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_
 
 
 def test_it_remembers_the_sizes_of_past_tasks(tiny, tiny_stream):
-    learner = Learner.fresh(tiny("e2e", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "train.epochs=1"), _preprocessing(tiny_stream))
     for task in list(tiny_stream)[:2]:
         learner.learn(task)
     assert learner.method.state_dict()["sizes"] == [2, 2]
