@@ -141,9 +141,9 @@ class _Loop:
             self._tear_down()
         if phase.memory is not None:
             phase.memory.state = self.optimizer.state_dict()
-        with fast.compiling(False):
+        with fast.compiling(False):  # what is done once is not worth it
             summary = phase.summary() if phase.summary else {}
-        self.observer.phase_ends(phase, {**summary, "setup_seconds": round(setup, 3)})
+            self.observer.phase_ends(phase, {**summary, "setup_seconds": round(setup, 3)})
 
     # --- a step
 
