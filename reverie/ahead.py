@@ -1,11 +1,12 @@
 """Compiling takes a minute, the first task of a run half of one: what the second needs is compiled beside it.
 
-Two processes of their own run one step of its phases on images of nothing, which leaves everything compiled in torch's
-cache on disk; the run then finds it there. If they fail, nothing is lost but the time.
+Processes of their own run one step of its phases on images of nothing, each compiling a share of what is marked. That
+leaves everything in torch's cache on disk, where the run finds it. If they fail, nothing is lost but the time.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -16,11 +17,11 @@ from dataclasses import replace
 
 import torch
 
-from reverie import bench, runs
+from reverie import bench, fast, runs
 from reverie.config import Config
 from reverie.engine import Engine
 
-PROCESSES = 2  # a method that dreams has two long phases
+PHASES, SHARES = 2, 2  # a method that dreams has two long phases, each with two things that take long to compile
 
 
 class Ahead:
@@ -32,7 +33,7 @@ class Ahead:
             subprocess.Popen(
                 [*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            for number in range(PROCESSES)
+            for number in range(PHASES * SHARES)
         ]
         for worker in self.workers:
             assert worker.stdin is not None
@@ -52,29 +53,31 @@ class Ahead:
 
 
 @contextmanager
-def compiling_ahead(config: Config, engine: Engine, tasks: int) -> Iterator[Ahead | None]:
-    """Beside the block, where that can help a run of so many tasks: `config` is all that the processes know of it."""
-    if not (engine.on_gpu and engine.compile and tasks > 1 and config.data.source in bench.SHAPES):
+def compiling_ahead(config: Config, device: torch.device) -> Iterator[Ahead | None]:
+    """Beside the block, which is a run from its beginning: `config` is all that the processes know of it."""
+    engine = Engine(device, config.engine.precision, config.engine.capture, config.engine.compile)
+    if not (engine.on_gpu and engine.compile and config.data.source in bench.SHAPES):
         yield None
         return
-    ahead = Ahead(config, engine.device)
+    ahead = Ahead(config, device)
     try:
         yield ahead
     finally:
         ahead.stop()
 
 
-def compile_phases(config: Config, device: torch.device, number: int) -> list[str]:
-    """Of the second task, every `PROCESSES`-th phase from `number` on; the names of those that had to be compiled."""
+def compile_share(config: Config, device: torch.device, number: int) -> str | None:
+    """The name of the second task's phase of which a share was compiled, if there was one to be."""
+    place, share = divmod(number, SHARES)
     learner, phases = bench.at_task(config, runs.make_stream(config, bench.noise(config)), 1, device)
-    compiled = []
-    for place, phase in enumerate(phases):
-        if place % PROCESSES == number and learner.engine.compiles(phase):
-            engine = Engine(device, config.engine.precision, config.engine.capture, compile=True)
-            engine.run(replace(phase, epochs=None, steps=1, summary=None, memory=None), seed=0)
-            compiled.append(phase.name)
-    return compiled
+    phase = next(itertools.islice(phases, place, None), None)
+    if phase is None or not learner.engine.compiles(phase):
+        return None
+    engine = Engine(device, config.engine.precision, config.engine.capture, compile=True)
+    with fast.sharing(share, SHARES):
+        engine.run(replace(phase, epochs=None, steps=1, summary=None, memory=None), seed=0)
+    return phase.name
 
 
 if __name__ == "__main__":
-    compile_phases(Config.from_dict(json.load(sys.stdin)), torch.device(sys.argv[1]), int(sys.argv[2]))
+    compile_share(Config.from_dict(json.load(sys.stdin)), torch.device(sys.argv[1]), int(sys.argv[2]))

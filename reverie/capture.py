@@ -7,6 +7,7 @@ that takes only what rests, so the order makes no difference to the result.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ class CapturedStep:
 
     def __init__(self, work: Work, device: torch.device) -> None:
         self.work, self.device = work, device
-        self._main, self._aside = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._main, self._aside = _strands(device)
         self._first, self._both = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         self._rng_state = work.rng.get_state()
         self._record()
@@ -100,6 +101,12 @@ class CapturedStep:
         self._first.reset()
         self._both.reset()
         del self._now
+
+
+@functools.cache
+def _strands(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """The same for every step: libraries keep memory of their own for each stream that they have met."""
+    return torch.cuda.Stream(device), torch.cuda.Stream(device)
 
 
 @contextmanager

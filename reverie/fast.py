@@ -7,6 +7,7 @@ that is marked depends on it. torch keeps what it compiled on disk between proce
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ R = TypeVar("R")
 log = logging.getLogger("reverie")
 _compiling = False
 _broken = False  # the compiler was tried, and failed
+_share: tuple[int, Iterator[int]] | None = None  # which of the functions to come are compiled; none: all
 
 
 def fusable(function: Callable[P, R]) -> Callable[P, R]:
@@ -32,7 +34,7 @@ def fusable(function: Callable[P, R]) -> Callable[P, R]:
         if not _compiling or torch.compiler.is_compiling():  # inside another one, it is compiled with that
             return function(*args, **kwargs)
         if compiled is None:
-            compiled = _compile(function)
+            compiled = _compile(function) if _is_ours() else _plain(function)
         try:
             return compiled(*args, **kwargs)
         except _compiler_errors() as error:
@@ -51,6 +53,31 @@ def compiling(on: bool) -> Iterator[None]:
         yield
     finally:
         _compiling = before
+
+
+@contextmanager
+def sharing(number: int, shares: int) -> Iterator[None]:
+    """Inside, one in so many marked functions is compiled, counted as they are first called; the others run plainly."""
+    global _share
+    before, _share = _share, (number, itertools.cycle(range(shares)))
+    try:
+        yield
+    finally:
+        _share = before
+
+
+def _is_ours() -> bool:
+    return _share is None or next(_share[1]) == _share[0]
+
+
+def _plain(function: Callable[P, R]) -> Callable[P, R]:
+    """With all that it calls."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with compiling(False):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _compile(function: Callable[P, R]) -> Callable[P, R]:

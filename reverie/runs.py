@@ -7,12 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,6 +35,9 @@ from reverie.predictions import Predictions, judge
 from reverie.report import dream_sheet
 from reverie.results import SCHEMA, Result
 from reverie.upper_bound import UpperBounds
+
+if TYPE_CHECKING:
+    from reverie.ahead import Ahead
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -115,6 +118,8 @@ def execute(
     `share_first_task`: runs in the same parent folder train it once, where it is provably the same (docs/tables.md).
     `dataset` takes the place of what `config.data` names.
     """
+    from reverie.ahead import compiling_ahead  # which makes a run of nothing
+
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     if run_folder.finished:
@@ -122,23 +127,26 @@ def execute(
     began = time.monotonic()
     observer = observer or RunObserver()
     where = find_device(device)
-    if dataset is None:
-        dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
-    stream = make_stream(config, dataset)
-    fingerprint = stream.dataset.fingerprint()
-    run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
-    run.share_first_task = share_first_task
-    with run_folder.lock():  # not before everything that can be wrong has been looked at
-        run_folder.claim(config, fingerprint)
-        if run_folder.finished:  # by another process, while this one was reading the data
-            return results.refreshed(run_folder, config)
-        return run.go()
+    from_the_start = dataset is None and not run_folder.resting.exists()
+    with compiling_ahead(config, where) if from_the_start else nullcontext() as ahead:
+        if dataset is None:
+            dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
+        stream = make_stream(config, dataset)
+        fingerprint = stream.dataset.fingerprint()
+        run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
+        run.share_first_task, run.ahead = share_first_task, ahead
+        with run_folder.lock():  # not before everything that can be wrong has been looked at
+            run_folder.claim(config, fingerprint)
+            if run_folder.finished:  # by another process, while this one was reading the data
+                return results.refreshed(run_folder, config)
+            return run.go()
 
 
 class _Run:
     """A run in progress."""
 
     share_first_task = False
+    ahead: Ahead | None = None
 
     def __init__(
         self,
@@ -170,8 +178,6 @@ class _Run:
         }
 
     def go(self) -> Result:
-        from reverie.ahead import compiling_ahead  # which makes a run of nothing
-
         resting, snapshot = self.journal.recover()
         self.journal.sessions.append(self.session)
         first = resting["task"] if resting else 0
@@ -179,11 +185,9 @@ class _Run:
         learner = self.learner
         if resting and first == len(self.stream):  # stopped between the last task and the result
             learner.load_state_dict(resting["learner"])
-        still = len(self.stream) if first == 0 and not self.everything else 0  # tasks for which all is to be compiled
-        with _stopping_gently(self.journal), compiling_ahead(self.config, learner.engine, still) as ahead:
+        with _stopping_gently(self.journal):
             for index in range(first, len(self.stream)):
-                if ahead is not None and index == 1:
-                    ahead.wait(enough=lambda: self.journal.stop)
+                self._compile_from_the_second_on(index)
                 self.journal.begin_task(index)
                 self.observer.task_begins(index, len(self.stream))
                 if self.everything:
@@ -196,6 +200,14 @@ class _Run:
         return self._finish(learner)
 
     # --- one task
+
+    def _compile_from_the_second_on(self, index: int) -> None:
+        """While everything is compiled ahead, the first task is learned without."""
+        if self.ahead is None or index > 1:
+            return
+        if index == 1:
+            self.ahead.wait(enough=lambda: self.journal.stop)
+        self.learner.engine.compile = index == 1
 
     def _learn(
         self, learner: TaskLearner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None

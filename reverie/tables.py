@@ -58,6 +58,8 @@ def _title(result: Result) -> str:
         usual = runs.configure(result["preset"], result["method"], seed=result["seed"], recipe=result["recipe"])
         made = Config.from_dict(result["config"]).completed(find_method(result["method"]).Options)
         changed = usual.differences(made)
+        if result.get("engine", {}).get("precision") != "bf16":
+            changed.pop("dream.mixed", None)  # decides nothing there
         words += [f"{key}={value}" for key, (_, value) in changed.items() if not key.startswith("engine.")]
     return ", ".join(words)
 

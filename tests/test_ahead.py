@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie import ahead, bench, fast, runs
+from reverie import ahead, bench, dream, fast, losses, runs
+from reverie.data.augment import Augmenter
 from reverie.engine import Engine
+from reverie.nets.classifier import Classifier
+from reverie.nets.generator import Generator
 from tests.test_bench import CPU, TINY
 
 
@@ -15,26 +18,49 @@ def config(*settings: str):
     return runs.configure("digits-5", "abd", settings=[*TINY, *settings])
 
 
-@pytest.mark.parametrize(("number", "phase"), [(0, "dream"), (1, "learn")])
-def test_each_process_compiles_its_share_of_the_second_tasks_phases(monkeypatch, number, phase):
-    marked = []
-    monkeypatch.setattr(fast, "_compile", lambda function: marked.append(function) or function)
-    assert ahead.compile_phases(config("engine.compile=true"), CPU, number) == [phase]
+@pytest.fixture
+def compiled(monkeypatch):
+    """What is compiled, by name; nothing is, really."""
+    names = []
+    for place, name in (
+        (Augmenter, "__call__"),
+        (Classifier, "features"),
+        (Generator, "forward"),
+        (dream, "excite"),
+        (losses, "smoothness"),
+    ):
+        monkeypatch.setattr(place, name, fast.fusable(getattr(place, name).__wrapped__))
+    monkeypatch.setattr(fast, "_compile", lambda f: names.append(f.__qualname__) or fast._plain(f))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("number", "phase", "functions"),
+    [
+        (0, "dream", {"Generator.forward", "smoothness"}),
+        (1, "dream", {"excite"}),
+        (2, "learn", {"Augmenter.__call__", "Classifier.features"}),
+        (3, "learn", {"Generator.forward"}),
+    ],
+)
+def test_each_process_compiles_a_share_of_what_the_second_task_needs(compiled, number, phase, functions):
+    assert ahead.compile_share(config("engine.compile=true"), CPU, number) == phase
+    assert set(compiled) == functions
 
 
 def test_what_would_not_be_compiled_is_left_alone():
-    assert ahead.compile_phases(config(), CPU, 0) == []
+    assert ahead.compile_share(config(), CPU, 0) is None
 
 
 def test_without_a_gpu_no_process_is_started():
-    with ahead.compiling_ahead(config(), Engine(CPU), tasks=5) as started:
+    with ahead.compiling_ahead(config(), CPU) as started:
         assert started is None
 
 
 def test_the_processes_end_by_themselves():
     started = ahead.Ahead(config(), CPU)
     started.wait(enough=lambda: False)
-    assert [worker.returncode for worker in started.workers] == [0, 0]
+    assert [worker.returncode for worker in started.workers] == [0, 0, 0, 0]
 
 
 def test_nobody_waits_for_them_who_is_asked_to_stop():
@@ -55,7 +81,7 @@ def test_what_was_compiled_ahead_is_found(monkeypatch, tmp_path):
     device = torch.device("cuda")
     started = ahead.Ahead(chosen, device)
     started.wait(enough=lambda: False)
-    assert [worker.returncode for worker in started.workers] == [0, 0]
+    assert [worker.returncode for worker in started.workers] == [0, 0, 0, 0]
     torch._dynamo.reset()
     counters.clear()
     stream = runs.make_stream(chosen, bench.noise(chosen))
