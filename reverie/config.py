@@ -113,7 +113,7 @@ class DreamConfig:
     noise: int = 1000  # numbers that go into the generator for one image
     width: int | None = None  # channels of the generator; none: by the size of the image
     life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
-    mixed: bool = True  # where networks are computed in mixed precision: the dreamer's, too
+    mixed: bool = False  # where networks are computed in mixed precision: the dreamer's, too
 
     def __post_init__(self) -> None:
         check(self.steps >= 1, "dream.steps", self.steps, "at least 1")

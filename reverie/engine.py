@@ -49,7 +49,7 @@ class Observer:
 class Engine:
     """Runs phases on one device. A switch that is not given is set as is best for the device.
 
-    `precision`: `bf16` computes networks in mixed precision, losses in single; `tf32` lets the GPU round the
+    `precision`: `bf16` computes networks in mixed precision, losses and dreams in single; `tf32` lets the GPU round the
     factors of products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked parts go through
     torch.compile; left open, in phases that are long enough for it to pay.
     """

@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -64,6 +64,12 @@ def sharing(number: int, shares: int) -> Iterator[None]:
         yield
     finally:
         _share = before
+
+
+def wake(device: torch.device) -> None:
+    """The compiler takes seconds to start. Somebody who has to wait for something else can start it meanwhile."""
+    with suppress(_compiler_errors()):
+        _compile(torch.neg)(torch.ones(2, device=device))
 
 
 def _is_ours() -> bool:

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,13 @@ def environment(device: Any) -> dict[str, Any]:
     """Everything a figure may depend on besides the configuration and the data."""
     import numpy
     import torch
-    import torchvision
 
     facts: dict[str, Any] = {
         "reverie": __version__,
         "commit": commit(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "torchvision": str(torchvision.__version__),
+        "torchvision": version("torchvision"),
         "numpy": numpy.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from reverie import config as configuration
-from reverie import disk, provenance, results
+from reverie import disk, fast, provenance, results
 from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data import sources
 from reverie.data.images import Dataset, pixel_statistics
@@ -206,6 +206,7 @@ class _Run:
         if self.ahead is None or index > 1:
             return
         if index == 1:
+            fast.wake(self.device)
             self.ahead.wait(enough=lambda: self.journal.stop)
         self.learner.engine.compile = index == 1
 

@@ -1,6 +1,7 @@
 """The fast path computes what the reference computes. Only a GPU can show it: run with `pytest -m gpu`."""
 
 import copy
+import functools
 import logging
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from reverie import fast, runs
 from reverie.bench import noise
+from reverie.data.images import Dataset
 from reverie.engine import Engine, Observer, _Loop
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
@@ -29,10 +31,15 @@ def cuda() -> torch.device:
     return torch.device("cuda")
 
 
+@functools.cache
+def images_of_nothing(source: str) -> Dataset:
+    return noise(runs.configure("cifar100-10", "base", settings=[f"data.source={source}"]))
+
+
 def third_task(method: str, device: torch.device, *settings: str) -> tuple[TaskLearner, list[Phase]]:
     """The phases of the third of ten tasks of CIFAR-100, the images noise, the classifier a little trained."""
     config = runs.configure("cifar100-10", method, settings=["dream.steps=50", *settings])
-    stream = runs.make_stream(config, noise(config))
+    stream = runs.make_stream(config, images_of_nothing(config.data.source))
     learner = TaskLearner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
     for earlier in stream[:2]:
         learner.method.begin(earlier)
@@ -97,7 +104,7 @@ def agree(quick: tuple[torch.Tensor, torch.Tensor], exact: tuple[torch.Tensor, t
 
 @pytest.mark.parametrize("method", METHODS)
 def test_mixed_precision_agrees_with_single(cuda, method):
-    _, phases = third_task(method, cuda)
+    _, phases = third_task(method, cuda, "dream.mixed=true")
     for phase in phases:
         exact = first_step(Engine(cuda, "fp32", capture=False, compile=False), phase)
         agree(first_step(Engine(cuda, "bf16", capture=True, compile=False), phase), exact, f"{method} {phase.name}")
