@@ -46,7 +46,7 @@ class Dreamer:
         with seeding.initialising(seed, "generator", task):
             self.generator = Generator(shape.size, shape.channels, config.noise, config.width).to(self.device)
         self.memory = OptimizerMemory() if config.life == "carried" else None
-        self.taps = losses.blur_taps(self.device)
+        self.blur = losses.blur_matrix(shape.size).to(teacher.head.weight)
         self.teach(teacher, task)
 
     def teach(self, teacher: Classifier, task: int) -> None:
@@ -81,7 +81,7 @@ class Dreamer:
             "content": weights.content * losses.content(logits, weights.temperature),
             "diversity": weights.diversity * losses.diversity(logits),
             "statistics": weights.statistics * statistics,
-            "prior": weights.prior * losses.smoothness(images, self.taps),
+            "prior": weights.prior * losses.smoothness(images, self.blur),
         }
 
     @torch.no_grad()

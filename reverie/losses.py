@@ -6,15 +6,12 @@ so that sums over many numbers are made in single precision.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from reverie.fast import fusable
 
 STATISTICS_EPSILON = 1e-8
 DISTANCE_FLOOR = 1e-12  # rows that are closer (squared) are the same point: there is no direction between them
@@ -166,30 +163,21 @@ def batch_statistics(activations: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
-@fusable
-def smoothness(images: Tensor, taps: Tensor) -> Tensor:
-    """Mean squared difference between images and their blur: neighbours in a picture are alike (eq. 6)."""
-    return F.mse_loss(images, blur(images, taps))
+def smoothness(images: Tensor, blur: Tensor) -> Tensor:
+    """Mean squared difference between square images and their blur: neighbours in a picture are alike (eq. 6)."""
+    with torch.autocast(images.device.type, enabled=False):
+        images = _wide(images)
+        return F.mse_loss(images, blur @ images @ blur.T)  # down and across
 
 
-def blur(images: Tensor, taps: Tensor) -> Tensor:
-    """Gaussian blur with reflected borders, down and across in turn."""
-    reach = len(taps) // 2
-    padded = F.pad(images, (reach, reach, reach, reach), mode="reflect")
-    return _slid(_slid(padded, taps, dim=2), taps, dim=3)
+def blur_matrix(size: int) -> Tensor:
+    """Gaussian blur of a line of pixels with reflected borders: a row for each pixel that comes out.
 
-
-def _slid(images: Tensor, taps: Tensor, dim: int) -> Tensor:
-    """A convolution in one direction, the same for all channels, as a sum of shifted images."""
-    length = images.shape[dim] - len(taps) + 1
-    return functools.reduce(torch.add, (taps[i] * images.narrow(dim, i, length) for i in range(len(taps))))
-
-
-def blur_taps(device: torch.device | str = "cpu") -> Tensor:
-    """Five taps. The published formula divides by 2 sigma before it squares: its sigma of 1 acts as the root of 2."""
-    distance = torch.arange(-2.0, 3.0, device=device)
-    taps = torch.exp(-((distance / 2) ** 2))
-    return taps / taps.sum()
+    Five taps. The published formula divides by 2 sigma before it squares: its sigma of 1 acts as the root of 2.
+    """
+    taps = torch.exp(-((torch.arange(-2, 3, dtype=torch.float64) / 2) ** 2))
+    lines = F.pad(torch.eye(size, dtype=torch.float64)[None], (2, 2), mode="reflect")[0]  # each lights up one pixel
+    return (taps / taps.sum() * lines.unfold(1, 5, 1)).sum(dim=2).T.contiguous()
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie import ahead, bench, dream, fast, losses, runs
+from reverie import ahead, bench, dream, fast, runs
 from reverie.data.augment import Augmenter
 from reverie.engine import Engine
 from reverie.nets.classifier import Classifier
@@ -27,7 +27,6 @@ def compiled(monkeypatch):
         (Classifier, "features"),
         (Generator, "forward"),
         (dream, "excite"),
-        (losses, "smoothness"),
     ):
         monkeypatch.setattr(place, name, fast.fusable(getattr(place, name).__wrapped__))
     monkeypatch.setattr(fast, "_compile", lambda f: names.append(f.__qualname__) or fast._plain(f))
@@ -37,7 +36,7 @@ def compiled(monkeypatch):
 @pytest.mark.parametrize(
     ("number", "phase", "functions"),
     [
-        (0, "dream", {"Generator.forward", "smoothness"}),
+        (0, "dream", {"Generator.forward"}),
         (1, "dream", {"excite"}),
         (2, "learn", {"Augmenter.__call__", "Classifier.features"}),
         (3, "learn", {"Generator.forward"}),
