@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
     from reverie.errors import UserError
-    from reverie.learner import TaskLearner, load
+    from reverie.learner import TaskLearner
     from reverie.methods.base import Method
+    from reverie.model import Learner, adopt, load
     from reverie.phase import Phase
     from reverie.runs import configure
     from reverie.runs import execute as run
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Config": "reverie.config",
     "Dataset": "reverie.data.images",
+    "Learner": "reverie.model",
     "MemoryImages": "reverie.data.images",
     "Method": "reverie.methods.base",
     "Phase": "reverie.phase",
@@ -31,14 +33,16 @@ _PLACES = {
     "Task": "reverie.data.stream",
     "TaskLearner": "reverie.learner",
     "UserError": "reverie.errors",
+    "adopt": "reverie.model",
     "configure": "reverie.runs",
-    "load": "reverie.learner",
+    "load": "reverie.model",
     "run": "reverie.runs:execute",
 }
 
 __all__ = [
     "Config",
     "Dataset",
+    "Learner",
     "MemoryImages",
     "Method",
     "Phase",
@@ -47,6 +51,7 @@ __all__ = [
     "TaskLearner",
     "UserError",
     "__version__",
+    "adopt",
     "configure",
     "load",
     "run",

@@ -33,6 +33,8 @@ data_app = typer.Typer(help="Data sets: which there are, download one, check one
 app.add_typer(data_app, name="data")
 
 console = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
+aside = Console(stderr=True, highlight=False, markup=False, emoji=False)  # for what is not the answer itself
+endless = Console(highlight=False, markup=False, emoji=False, width=100_000)  # for tables in a pipe
 
 
 class RecipeName(StrEnum):
@@ -63,9 +65,13 @@ def _start(
     if version:
         console.print(f"reverie {__version__}")
         raise typer.Exit
+    log_to(console)
+
+
+def log_to(where: Console) -> None:
     logger = logging.getLogger("reverie")
     logger.setLevel(logging.INFO)
-    logger.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
+    logger.handlers = [RichHandler(console=where, show_time=False, show_path=False, markup=False)]
 
 
 @app.command(epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100")
@@ -199,7 +205,7 @@ def table(
     for section in made:
         console.print(section.caption, soft_wrap=True)
         for header, rows in (section.accuracy(), section.cost()):
-            _print_table(header, rows)
+            print_table(header, rows)
             console.print()
     if source:
         console.print(f"paper: {source}", soft_wrap=True)
@@ -242,7 +248,7 @@ def tune(
     points = tuning.search(
         wanted, folder, data, device, lambda label: following(console, label), provenance.command_line()
     )
-    _print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
+    print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
     console.print(tuning.choice(points), soft_wrap=True)
     console.print(f"{folder / 'tune.json'}", soft_wrap=True)
 
@@ -402,13 +408,14 @@ def data_check(
     console.print(table)
 
 
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Nothing is cut off: in a terminal what is too long goes on in the next line, in a pipe lines are long."""
     shown = Table(box=None)
     for number, title in enumerate(header):
-        shown.add_column(title, justify="right" if number else "left")
+        shown.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in rows:
         shown.add_row(*row)
-    console.print(shown)
+    (console if console.is_terminal else endless).print(shown)
 
 
 def _print_result(result: dict[str, Any], folder: Path) -> None:
@@ -442,7 +449,7 @@ def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(message, soft_wrap=True)
+    aside.print(message, soft_wrap=True)
     sys.exit(code)
 
 
@@ -456,7 +463,9 @@ def main() -> None:
         _leave(f"reverie: {error}", 2)
     except Interrupted:
         _leave("reverie: stopped; everything so far is saved. The same command goes on from here.", 130)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != 130:  # which is what typer makes of Ctrl-C, without a word
+            raise
         _leave("reverie: stopped at once; the same command goes on from the last checkpoint.", 130)
     except Diverged as error:
         _leave(f"reverie: {error}", 1)

@@ -90,6 +90,7 @@ class TrainConfig:
     momentum: float = 0.9
     weight_decay: float = 2e-4
     batch_size: int = 128
+    even: bool = False  # draw every class equally often, however many images it has
 
     def __post_init__(self) -> None:
         check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
@@ -194,6 +195,8 @@ class Config:
         del plain["engine"]["capture"], plain["engine"]["compile"]
         if not self.augment.resized_crop:  # which cuts from the whole file, or from the square that memory holds
             del plain["data"]["storage"]
+        if not self.train.even:  # the usual case, from before there was a choice
+            del plain["train"]["even"]
         return plain
 
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
@@ -227,6 +230,20 @@ def load(
     Without options, what the layers say of the method itself is left out: it was meant for another method.
     """
     name, chain = _preset_chain(preset)
+    return compose(name, chain, method, find, seed, recipe, settings, with_options)
+
+
+def compose(
+    name: str,
+    chain: Sequence[tuple[str, dict[str, Any]]],
+    method: str,
+    find: Callable[[str], Any],
+    seed: int = 0,
+    recipe: Recipe = "paper",
+    settings: Sequence[str] = (),
+    with_options: bool = True,
+) -> Config:
+    """The configuration called `name`, of layers that need not be presets: where each is from, and what it says."""
     found = find(method)
     layers: list[tuple[str, dict[str, Any]]] = []
     if recipe == "released":
@@ -401,6 +418,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type that `hint` asks for, or an error that names the key."""
     origin = get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where} must hold keys and values, not {value!r}.")
         return build(hint, value, f"{where}.")
     if origin in (types.UnionType, typing.Union):
         for choice in get_args(hint):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +38,19 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 def write_text(file: Path, content: str) -> None:
-    write_bytes(file, content.encode("utf-8", "backslashreplace"))  # a path may hold bytes that are no text
+    write_bytes(file, text_bytes(content))
+
+
+def text_bytes(content: str) -> bytes:
+    return content.encode("utf-8", "backslashreplace")  # a path may hold bytes that are no text
 
 
 def write_json(file: Path, content: Any) -> None:
-    write_text(file, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_bytes(file, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    return text_bytes(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(file: Path) -> Any:
@@ -68,22 +79,34 @@ def read_state(file: Path) -> dict[str, Any]:
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder whole: `fill` writes into a scratch folder that then takes its place."""
+    above = [parent for parent in folder.absolute().parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-"))
     try:
         scratch.chmod(0o755)
         fill(scratch)
-        if folder.exists():
+        if not folder.exists():
+            scratch.replace(folder)
+        elif not _exchange(scratch, folder):
             old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-old-"))
             folder.replace(old / "old")
             scratch.replace(folder)
             shutil.rmtree(old)
-        else:
-            scratch.replace(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
+        for parent in above:
+            with suppress(OSError):  # somebody else has put something there
+                parent.rmdir()
         raise
+    shutil.rmtree(scratch, ignore_errors=True)  # what was there before
     _sync_folder(folder.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one move, where the system can."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from reverie import losses, seeding
 from reverie.config import DreamConfig
+from reverie.data.augment import Normaliser
 from reverie.data.feed import NoData
+from reverie.data.images import images_at_once
+from reverie.errors import UserError
 from reverie.fast import fusable
-from reverie.nets.classifier import Classifier
+from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.nets.generator import Generator
-from reverie.nets.resnet import batchnorm_layers
+from reverie.nets.statistics import can_remember, channels_second, remembered, remembering_layers
 from reverie.phase import Adam, OptimizerMemory, Phase
 
 log = logging.getLogger("reverie")
@@ -47,14 +50,15 @@ class Dreamer:
             self.generator = Generator(shape.size, shape.channels, config.noise, config.width).to(self.device)
         self.memory = OptimizerMemory() if config.life == "carried" else None
         self.blur = losses.blur_matrix(shape.size).to(teacher.head.weight)
+        self.as_input = _into_input_range(shape, self.device)
         self.teach(teacher, task)
 
     def teach(self, teacher: Classifier, task: int) -> None:
         """From now on, dream of what `teacher` knows."""
-        if not batchnorm_layers(teacher):
-            raise ValueError("the classifier has no BatchNorm layers, whose statistics the dreamer needs")
+        if not can_remember(teacher):
+            raise without_memory(teacher)
         self.teacher, self.task = teacher, task
-        self.watched = watching_batchnorm(teacher)
+        self.watched = watching(teacher)
 
     def phase(self) -> Phase:
         """The generator's training."""
@@ -74,7 +78,7 @@ class Dreamer:
 
     def losses(self, noise: Noise) -> Mapping[str, Tensor]:
         images = self.generator(noise.values)
-        features, statistics = excite(self.watched, images)
+        features, statistics = excite(self.watched, self.as_input(images))
         logits = self.watched.logits(features)
         weights = self.config
         return {
@@ -86,27 +90,29 @@ class Dreamer:
 
     @torch.no_grad()
     def sample(self, count: int, rng: torch.Generator) -> Tensor:
-        """Dreams in normalised pixel space, neither augmented nor clipped. `rng` lives on the dreamer's device."""
-        images: Tensor = self.generator.eval()(self._noise(count, rng))
-        return images
+        """Dreams as the classifier takes images, neither augmented nor clipped. `rng` lives on the dreamer's device."""
+        return self.as_input(self.generator.eval()(self._noise(count, rng)))
 
-    @torch.no_grad()
     def gallery(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The same `count` dreams each time, the class the teacher sees in each, and how sure it is."""
+        images, labels, confidence = (torch.cat(part) for part in zip(*self.rooms(count), strict=True))
+        return images, labels, confidence
+
+    def rooms(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The gallery part by part, for those who need not hold all of it."""
         rng = torch.Generator(self.device).manual_seed(seeding.derive(self.seed, "gallery", self.task))
-        parts = []
-        at_once = max(1, min(500, 500 * 64**2 // self.teacher.preprocessing.size**2))  # fewer where they are large
+        at_once = images_at_once(self.teacher.preprocessing.size)
         for start in range(0, count, at_once):
             images = self.sample(min(at_once, count - start), rng)
-            sure, label = self.teacher.eval()(images).softmax(dim=1).max(dim=1)
-            parts.append((images, label, sure))
-        images, labels, confidence = (torch.cat(part) for part in zip(*parts, strict=True))
-        return images, labels, confidence
+            with torch.no_grad():
+                sure, label = self.teacher.eval()(images).softmax(dim=1).max(dim=1)
+            yield images, label, sure
 
     def coverage(self) -> dict[str, Any]:
         """Which of the old classes are dreamed of, and how surely. A class counts from a tenth of its fair share on."""
         classes = self.teacher.seen
-        _, labels, confidence = self.gallery(max(500, 20 * classes))
+        seen = [part[1:] for part in self.rooms(max(500, 20 * classes))]
+        labels, confidence = (torch.cat(part) for part in zip(*seen, strict=True))
         shares = torch.bincount(labels, minlength=classes) / len(labels)
         covered = int((shares >= 0.1 / classes).sum())
         if covered < max(2, classes / 2) <= classes:
@@ -135,29 +141,46 @@ class Dreamer:
         return torch.randn(count, self.config.noise, generator=rng, device=self.device)
 
 
-def watching_batchnorm(classifier: Classifier) -> Classifier:
-    """A twin with the very same tensors, whose BatchNorm layers note the statistics of what comes in.
+def _into_input_range(shape: Preprocessing, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """From the generator's images, with zero mean and unit deviation by channel, to what the classifier takes.
+
+    That is the same, unless the classifier's images are normalised by other numbers than their own.
+    """
+    if shape.images is None:
+        return lambda images: images
+    own = Normaliser(shape.images.mean, shape.images.deviation, device)
+    wanted = Normaliser(shape.mean, shape.deviation, device)
+    return lambda images: wanted.from_unit(own.to_unit(images))
+
+
+def without_memory(classifier: Classifier) -> UserError:
+    return UserError(
+        f"Nothing can be dreamed from {classifier.backbone.architecture}: it has no BatchNorm, LayerNorm or "
+        "GroupNorm layers, which remember what images are like. Choose another network, or a method such as lwf."
+    )
+
+
+def watching(classifier: Classifier) -> Classifier:
+    """A twin with the very same tensors, whose remembering layers note the statistics of what comes in.
 
     The classifier itself is left alone.
     """
     tensors = itertools.chain(classifier.parameters(), classifier.buffers())
     twin = copy.deepcopy(classifier, {id(tensor): tensor for tensor in tensors})
-    for layer in batchnorm_layers(twin):
+    for layer in remembering_layers(twin):
         layer.register_forward_pre_hook(_note)
     return twin
 
 
 def _note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-    assert layer.running_mean is not None and layer.running_var is not None
-    layer.met = (*losses.batch_statistics(inputs[0]), layer.running_mean, layer.running_var)  # type: ignore[assignment]
+    layer.met = (*losses.batch_statistics(channels_second(layer, inputs[0])), *remembered(layer))  # type: ignore[assignment]
 
 
 @fusable
 def excite(watched: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Features, and the statistics loss: one pass."""
+    """Features, and the statistics loss: one pass. Layers that no image comes through take no part."""
     features = watched.features(images)
-    layers = batchnorm_layers(watched)
+    layers = [layer for layer in watched.modules() if getattr(layer, "met", None) is not None]
     gap = losses.statistics([layer.met for layer in layers])  # type: ignore[misc]
     for layer in layers:
         layer.met = None  # type: ignore[assignment]

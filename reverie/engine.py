@@ -71,7 +71,8 @@ class Engine:
 
     def run(self, phase: Phase, seed: int, observer: Observer | None = None, start: Snapshot | None = None) -> None:
         """Train. `seed` belongs to (run, task, phase); `start` is a snapshot of the same phase to go on from."""
-        with self.arithmetic(tuned=self.capture), fast.compiling(self.compiles(phase)):
+        numbers_of_layers = torch.random.fork_rng([self.device] if self.on_gpu else [])  # dropout takes the global ones
+        with self.arithmetic(tuned=self.capture), fast.compiling(self.compiles(phase)), numbers_of_layers:
             _Loop(self, phase, seed, observer or Observer()).run(start)
 
     def compiles(self, phase: Phase) -> bool:
@@ -190,6 +191,7 @@ class _Loop:
         seed = derive(self.seed, "epoch", epoch)
         if step == 0:
             self.rng.manual_seed(derive(seed, "steps"))
+            torch.manual_seed(derive(seed, "layers"))
             if self.sums is not None:
                 self.sums.zero_()
         self.phase.feed.begin(seed, step)
@@ -248,7 +250,8 @@ class _Loop:
             parameter: {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
             for parameter, state in self.optimizer.state.items()
         }
-        sums, rng = (self.sums.clone() if self.sums is not None else None), self.rng.get_state()
+        sums = self.sums.clone() if self.sums is not None else None
+        rng, layers = self.rng.get_state(), torch.get_rng_state()
 
         def put_back() -> None:
             with torch.no_grad():
@@ -263,6 +266,7 @@ class _Loop:
                 if self.sums is not None:
                     _put(self.sums, sums)
             self.rng.set_state(rng)
+            torch.set_rng_state(layers)
 
         return put_back
 
@@ -276,6 +280,7 @@ class _Loop:
             "sums": self.sums.clone() if self.sums is not None else None,
             "device": self.engine.device.type,
             "rng": self.captured.rng_state() if self.captured is not None else self.rng.get_state(),
+            "layers": torch.get_rng_state(),
             "optimizer": self.optimizer.state_dict(),
             "moves": {name: module.state_dict() for name, module in self.phase.moves.items()},
         }
@@ -285,6 +290,9 @@ class _Loop:
             module.load_state_dict(start["moves"][name])
         _load_optimizer(self.optimizer, start["optimizer"])
         self.done, self.names = start["done"], tuple(start["names"])
+        torch.manual_seed(derive(self.seed, "layers", self.done))  # those of a GPU are others after an interruption
+        if "layers" in start:
+            torch.set_rng_state(start["layers"])
         if start["device"] == self.engine.device.type:
             self.rng.set_state(start["rng"])
         else:  # moved to another kind of device, whose numbers are others in any case

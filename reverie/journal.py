@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -104,21 +106,7 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One process at a time. The lock goes with the process, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # not on Windows
-            yield
-            return
-        with explaining("written", "Choose another --out."):
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = (self.path / LOCK).open("a")
-        with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"Another process is at work in {self.path}.") from None
-            except OSError:  # a file system without locks
-                pass
+        with locked(self.path, "Choose another --out."):
             yield
 
 
@@ -255,6 +243,47 @@ class Journal(LearnerObserver):
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None
+
+
+@contextmanager
+def locked(folder: Path, advice: str) -> Iterator[None]:
+    """One process at a time works in the folder. The lock goes with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with explaining("written", advice):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / LOCK).open("a")
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"Another process is at work in {folder}.") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+@contextmanager
+def stopping_gently(journal: Journal) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends it all at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if journal.stop:
+            raise KeyboardInterrupt
+        journal.stop = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def read_events(file: Path, last: int | None = None) -> list[dict[str, Any]]:

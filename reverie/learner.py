@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from reverie.engine import Engine, Observer, Snapshot
 from reverie.errors import UserError
 from reverie.methods import find_method
 from reverie.methods.base import Keeps, count_bytes
+from reverie.model_io import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.statistics import noting, noting_layers
 from reverie.phase import Phase
 
 
@@ -41,6 +43,37 @@ class LearnerObserver(Observer):
     def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
         """To go on from instead of training the phase from its beginning, if somebody knows this very phase."""
         return None
+
+
+class Several(LearnerObserver):
+    """Passes every call on to several observers, in order."""
+
+    def __init__(self, *observers: LearnerObserver) -> None:
+        self.observers = observers
+
+    def phase_ready(self, number: int, learner: TaskLearner) -> None:
+        for observer in self.observers:
+            observer.phase_ready(number, learner)
+
+    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
+        known = (observer.snapshot_for(number, phase, learner) for observer in self.observers)
+        return next((snapshot for snapshot in known if snapshot is not None), None)
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        for observer in self.observers:
+            observer.phase_begins(phase, done)
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        for observer in self.observers:
+            observer.step_ends(done, snapshot)
+
+    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
+        for observer in self.observers:
+            observer.epoch_ends(epoch, lr, losses)
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        for observer in self.observers:
+            observer.phase_ends(phase, summary)
 
 
 @dataclass(frozen=True)
@@ -70,9 +103,17 @@ class TaskLearner:
         if not find_method(config.method).normalised:
             preprocessing = preprocessing.without_normalisation()
         with seeding.initialising(config.seed, "backbone"):
-            backbone = make_backbone(config.net.name, preprocessing.channels)
+            backbone = make_backbone(config.net.name, preprocessing.channels, preprocessing.size)
         rows = classes if config.net.head == "all" else 0
         return cls(config, Classifier(backbone, preprocessing, config.seed, rows), device)
+
+    @classmethod
+    def of(cls, saved: SavedModel, device: torch.device | str = "cpu") -> TaskLearner:
+        """On any device: how a step was run where the model was trained is of no account here."""
+        engine = replace(saved.config.engine, capture=None, compile=None)
+        learner = cls(replace(saved.config, engine=engine), saved.classifier, device)
+        learner.ledger = saved.ledger
+        return learner
 
     def learn(self, task: Task, observer: LearnerObserver | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Learn the task's classes beside those already known. Afterwards the task is closed.
@@ -85,6 +126,7 @@ class TaskLearner:
         self._check_shape(task.images)
         with self._memory_explained():
             self._learn(task, observer, checkpoint)
+            self._note_statistics(task)
         self.method.end(task)
         self._write_ledger(task)
         self.classifier.eval()
@@ -105,6 +147,13 @@ class TaskLearner:
             snapshot = snapshot or observer.snapshot_for(number, phase, self)
             seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             self.engine.run(phase, seed, observer, snapshot)
+
+    def _note_statistics(self, task: Task) -> None:
+        """For dreams of these classes, where the network has no BatchNorm, which notes them of its own accord."""
+        if noting_layers(self.classifier):
+            with noting(self.classifier):
+                for _ in self.logits(task.images, self.config.train.batch_size):
+                    pass
 
     @contextmanager
     def _memory_explained(self) -> Iterator[None]:
@@ -161,12 +210,14 @@ class TaskLearner:
 
     def save(self, folder: Path | str, overwrite: bool = False) -> None:
         """Write a model folder: weights, classes, preprocessing, a card, and the ledger. `reverie.load` reads it."""
-        model_io.save(Path(folder), self.classifier, self.config, self.ledger, overwrite)
+        model_io.save(Path(folder), SavedModel(self.classifier, self.config, self.ledger), overwrite)
 
     def _write_ledger(self, task: Task) -> None:
         state = self.method.state_dict()
         if state and self.method.keeps == Keeps.NOTHING:
             raise RuntimeError(f"{self.config.method!r} declares that it keeps nothing, but keeps {sorted(state)}")
+        carries, images_kept = self.method.keeps == Keeps.NETWORKS, self.method.kept_images()
+        gone = {"images": not images_kept, "file names": True, "dreams": True, "dreamer": not carries, "teacher": True}
         self.ledger.append(
             {
                 "task": task.index + 1,
@@ -176,8 +227,21 @@ class TaskLearner:
                 "keeps": str(self.method.keeps),
                 "kept_bytes": self.method.kept_bytes(),
                 "classifier_bytes": count_bytes(self.classifier.state_dict()),
+                "kept": self._kept(),
+                "images_kept": images_kept,
+                "not_kept": [what for what, is_gone in gone.items() if is_gone],
             }
         )
+
+    def _kept(self) -> dict[str, int]:
+        """Bytes by kind."""
+        state, learned = self.classifier.state_dict(), {name for name, _ in self.classifier.named_parameters()}
+        kept = {
+            "weights": count_bytes([value for name, value in state.items() if name in learned]),
+            "statistics": count_bytes([value for name, value in state.items() if name not in learned]),
+        }
+        keeps = self.method.keeps
+        return kept if keeps == Keeps.NOTHING else kept | {str(keeps): self.method.kept_bytes()}
 
     def _check_shape(self, images: Images) -> None:
         shape = self.classifier.preprocessing
@@ -188,11 +252,3 @@ class TaskLearner:
 
 def _unlabelled(pixels: Tensor) -> MemoryImages:
     return MemoryImages(pixels, torch.zeros(len(pixels), dtype=torch.long))
-
-
-def load(folder: Path | str, device: torch.device | str = "cpu") -> TaskLearner:
-    """A learner from a model folder, ready to predict or to learn more. No code from the folder is run."""
-    classifier, config, ledger = model_io.load(Path(folder))
-    learner = TaskLearner(config, classifier, device)
-    learner.ledger = ledger
-    return learner

@@ -26,9 +26,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None)
     return (by_row if weights is None else weights * by_row).mean()
 
 
-def local_cross_entropy(logits: Tensor, labels: Tensor, first: int) -> Tensor:
-    """Cross-entropy among the task's own classes, which begin at `first`: old and new never compete (eq. 11)."""
-    return cross_entropy(logits[:, first:], labels - first)
+def local_cross_entropy(logits: Tensor, labels: Tensor, first: int, weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy among the task's own classes, which begin at `first`: old and new never compete (eq. 11).
+
+    With weights there may be rows of old classes; theirs must be 0.
+    """
+    own = labels - first if weights is None else (labels - first).clamp_min(0)
+    return cross_entropy(logits[:, first:], own, weights)
 
 
 def balanced_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

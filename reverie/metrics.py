@@ -81,3 +81,11 @@ def summarise(
         omega_up_to=omegas,
         task_local_accuracy=list(local),
     )
+
+
+def calibration_error(confidence: Sequence[float], right: Sequence[bool], bins: int = 15) -> float:
+    """The expected calibration error: how far confidence is from accuracy, in bins of equal width, by their images."""
+    sure, correct = np.asarray(confidence, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    place = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)  # a bin has its upper edge and not its lower
+    gaps = np.bincount(place, weights=correct - sure, minlength=bins)
+    return float(np.abs(gaps).sum() / len(sure))

@@ -1,96 +1,240 @@
-"""The saved model: safetensors and JSON, a card for people, and the ledger of what was seen and what was kept."""
+"""The saved model: safetensors and JSON, a card for people, and the ledger of what was seen and what was kept.
+
+docs/model-folder.md says what stands in each file. Every file is listed in `config.json` with its size and SHA-256, and
+`config.json` holds a digest of itself, so that damage and careless changes are noticed. Loading runs no code.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from reverie import disk
+from reverie.card import card
 from reverie.config import Config
-from reverie.errors import UserError
-from reverie.nets import count_parameters, make_backbone
+from reverie.errors import UserError, explaining
+from reverie.nets import Architecture, make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 WEIGHTS, SETTINGS, CARD, LEDGER = "model.safetensors", "config.json", "README.md", "ledger.json"
+ACCEPTANCE = "acceptance.json"  # only where the model has been judged
+FILES = (WEIGHTS, SETTINGS, CARD, LEDGER, ACCEPTANCE)
+
+READABLE = "Change its permissions, or choose another model."
+
+log = logging.getLogger("reverie")
 
 
-def save(folder: Path, classifier: Classifier, config: Config, ledger: list[dict[str, Any]], overwrite: bool) -> None:
-    if folder.exists() and not overwrite:
-        raise UserError(f"{folder} exists already. Choose another folder, so that nothing is lost.")
-    shape = classifier.preprocessing
-    settings = {
-        "schema": SCHEMA,
-        "reverie": __version__,
-        "net": config.net.name,
-        "head_rows": classifier.head.rows,
-        "classes": list(classifier.class_names),
-        "preprocessing": {"size": shape.size, "mean": list(shape.mean), "deviation": list(shape.deviation)},
-        "run": config.as_dict(),
-    }
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in classifier.state_dict().items()}
+@dataclass
+class SavedModel:
+    """What a model folder holds."""
+
+    classifier: Classifier
+    config: Config  # how it was trained last
+    ledger: list[dict[str, Any]]  # an entry a step
+    lineage: tuple[str, ...] = ()  # digests of the models it was extended from, oldest first
+    rejection: float | None = None  # the confidence below which `predict --reject` answers "none of these"
+    acceptance: dict[str, Any] | None = None  # the report of the last step
+
+
+def save(folder: Path, model: SavedModel, overwrite: bool = False) -> None:
+    """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten."""
+    content = _content(model)
 
     def fill(scratch: Path) -> None:
-        save_file(weights, scratch / WEIGHTS)
-        disk.write_json(scratch / SETTINGS, settings)
-        disk.write_json(scratch / LEDGER, ledger)
-        disk.write_text(scratch / CARD, _card(classifier, config, ledger))
+        for name, raw in content.items():
+            disk.write_bytes(scratch / name, raw)
 
-    disk.write_folder(folder, fill)
-
-
-def load(folder: Path) -> tuple[Classifier, Config, list[dict[str, Any]]]:
-    if not (folder / SETTINGS).is_file():
-        raise UserError(f"{folder} is not a model folder: it has no {SETTINGS}.")
     try:
-        settings = disk.read_json(folder / SETTINGS)
-        if settings["schema"] > SCHEMA:
-            raise UserError(f"{folder} was written by a newer reverie ({settings['reverie']}); please upgrade.")
-        shape = settings["preprocessing"]
-        preprocessing = Preprocessing(shape["size"], tuple(shape["mean"]), tuple(shape["deviation"]))
-        config = Config.from_dict(settings["run"])
-        backbone = make_backbone(settings["net"], preprocessing.channels)
-        classifier = Classifier(backbone, preprocessing, config.seed, settings["head_rows"])
-        classifier.grow(settings["classes"])
-        classifier.load_state_dict(load_file(folder / WEIGHTS))
-        ledger = disk.read_json(folder / LEDGER)
-    except (KeyError, TypeError, json.JSONDecodeError, OSError, SafetensorError, RuntimeError) as error:
-        raise UserError(f"The model in {folder} is damaged: {str(error).splitlines()[0]}.") from None
-    return classifier.eval(), config, ledger
+        _refuse_loss(folder, overwrite)
+        disk.write_folder(folder, fill)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written: {error.strerror or error}. Nothing was left there. "
+            "Make room, or choose a place where you may write."
+        ) from None
 
 
-def _card(classifier: Classifier, config: Config, ledger: list[dict[str, Any]]) -> str:
-    shape = classifier.preprocessing
-    rows = [
-        f"| {entry['task']} | {', '.join(entry['classes'])} | {entry['images_seen']} | {entry['keeps']} "
-        f"({entry['kept_bytes']:,} bytes) |"
-        for entry in ledger
-    ]
-    return "\n".join(
-        [
-            f"# A classifier of {classifier.seen} classes, made with reverie {__version__}",
-            "",
-            f"{config.net.name}, {count_parameters(classifier):,} parameters; method `{config.method}`, recipe "
-            f"`{config.recipe}`, preset `{config.preset}`, seed {config.seed}.",
-            f"Input: {shape.size}×{shape.size} pixels, {shape.channels} channel(s), scaled to 0..1, then (x - mean) / "
-            f"deviation with mean {list(shape.mean)} and deviation {list(shape.deviation)}.",
-            "",
-            "| task | classes | images seen | kept besides the classifier |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "```python",
-            "import reverie",
-            "",
-            'learner = reverie.load("this folder")',
-            "prediction = learner.predict(pixels)  # uint8 [n, channels, size, size]",
-            "names = [learner.classifier.class_names[label] for label in prediction.labels[:, 0]]",
-            "```",
-            "",
-        ]
-    )
+def load(folder: Path, build: Callable[[], nn.Module] | None = None) -> SavedModel:
+    """Read a model folder that is whole and unchanged; any other is refused. `build` makes a network of one's own."""
+    settings = _settings(folder)
+    raw = _checked(folder, settings)
+    with _reading(folder, WEIGHTS):
+        weights = safetensors.torch.load(raw[WEIGHTS])
+    with _reading(folder, LEDGER):
+        ledger = [dict(entry) for entry in json.loads(raw[LEDGER])]
+    with _reading(folder, ACCEPTANCE):
+        acceptance = dict(json.loads(raw[ACCEPTANCE])) if ACCEPTANCE in raw else None
+    with _reading(folder, SETTINGS):
+        config = _config(settings)
+        classifier = _classifier(settings, config, weights, build)
+        lineage, rejection = tuple(settings["lineage"]), settings["rejection"]
+    return SavedModel(classifier.eval(), config, ledger, lineage, rejection, acceptance)
+
+
+def digest(folder: Path) -> str:
+    """Names the model in the lineage of those that are made from it: equal only for equal files."""
+    settings = _settings(folder)
+    if settings["schema"] > 1:
+        return str(settings["digest"])
+    raw = (_unchanged(folder, name, None) for name in (SETTINGS, WEIGHTS, LEDGER))
+    return _sha256("".join(map(_sha256, raw)).encode())
+
+
+# --- writing
+
+
+def _content(model: SavedModel) -> dict[str, bytes]:
+    """Every file of the folder."""
+    state = model.classifier.state_dict()
+    weights = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
+    }
+    content = {
+        WEIGHTS: safetensors.torch.save(weights),
+        LEDGER: disk.json_bytes(model.ledger),
+        CARD: disk.text_bytes(card(model)),
+    }
+    if model.acceptance is not None:
+        content[ACCEPTANCE] = disk.json_bytes(model.acceptance)
+    classifier = model.classifier
+    settings: dict[str, Any] = {
+        "schema": SCHEMA,
+        "reverie": __version__,
+        "architecture": classifier.backbone.architecture.as_dict(),
+        "head_rows": classifier.head.rows,
+        "classes": list(classifier.class_names),
+        "preprocessing": classifier.preprocessing.as_dict(),
+        "rejection": model.rejection,
+        "lineage": list(model.lineage),
+        "training": model.config.as_dict(),
+        "files": {name: {"bytes": len(raw), "sha256": _sha256(raw)} for name, raw in sorted(content.items())},
+    }
+    return {**content, SETTINGS: disk.json_bytes({**settings, "digest": _digest(settings)})}
+
+
+def _refuse_loss(folder: Path, overwrite: bool) -> None:
+    """Whatever a person has there is worth more than what would take its place."""
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise UserError(f"{folder} exists already. Choose another folder, so that nothing is lost.")
+    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in FILES) if folder.is_dir() else ["it"]
+    if others:
+        raise UserError(f"{folder} is not a model folder alone ({others[0]!r} is none of its files). Choose another.")
+
+
+# --- reading
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """`config.json`, of this or an older schema, found to be as it was written."""
+    with explaining("read", READABLE):
+        if not (folder / SETTINGS).is_file():
+            raise UserError(f"{folder} is not a model folder: it has no {SETTINGS}.")
+    with _reading(folder, SETTINGS):
+        settings = json.loads(_unchanged(folder, SETTINGS, None))
+        schema, version = int(settings["schema"]), settings["reverie"]
+    if schema > SCHEMA:
+        raise UserError(f"{folder} was written by a newer reverie ({version}); this is {__version__}. Please upgrade.")
+    if schema == 1:
+        with _reading(folder, SETTINGS):
+            net = {"family": "reverie", "name": settings["net"], "options": {}}
+            added = {"architecture": net, "rejection": None, "lineage": [], "training": settings["run"]}
+        return settings | added
+    rest = {key: value for key, value in settings.items() if key != "digest"}
+    if settings.get("digest") != _digest(rest):
+        raise _damaged(folder, f"{SETTINGS} has been changed since it was written")
+    return dict(settings)
+
+
+def _checked(folder: Path, settings: Mapping[str, Any]) -> dict[str, bytes]:
+    """The other files, whole and unchanged. The card is for people, who may write in it: that is only warned of."""
+    listed = settings.get("files", {WEIGHTS: None, LEDGER: None} if settings["schema"] == 1 else {})
+    for name in (WEIGHTS, LEDGER):
+        if name not in listed:
+            raise _damaged(folder, f"{SETTINGS} does not list {name}")
+    raw = {}
+    for name in (name for name in FILES if name in listed):
+        if name != CARD:
+            raw[name] = _unchanged(folder, name, listed[name])
+            continue
+        try:
+            _unchanged(folder, name, listed[name])
+        except UserError:
+            log.warning("%s is not as reverie wrote it. The model and its ledger are.", folder / CARD)
+    return raw
+
+
+def _unchanged(folder: Path, name: str, wanted: Mapping[str, Any] | None) -> bytes:
+    with explaining("read", READABLE):
+        if not (folder / name).is_file():
+            raise _damaged(folder, f"{name} is missing")
+        raw = (folder / name).read_bytes()
+    if wanted is not None and len(raw) != wanted["bytes"]:
+        raise _damaged(folder, f"{name} has {len(raw):,} bytes instead of {wanted['bytes']:,}")
+    if wanted is not None and _sha256(raw) != wanted["sha256"]:
+        raise _damaged(folder, f"{name} has been changed since it was written")
+    return raw
+
+
+def _config(settings: Mapping[str, Any]) -> Config:
+    try:
+        return Config.from_dict(settings["training"])
+    except UserError as error:
+        raise UserError(
+            f"{error} The model was written by reverie {settings['reverie']}; this is {__version__}."
+        ) from None
+
+
+def _classifier(
+    settings: Mapping[str, Any], config: Config, weights: dict[str, Tensor], build: Callable[[], nn.Module] | None
+) -> Classifier:
+    rows = settings["head_rows"]
+    if len(weights["head.weight"]) != rows or rows < len(settings["classes"]):
+        raise ValueError(f"{rows} rows for {len(settings['classes'])} classes")
+    preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+    backbone = make_backbone(Architecture.from_dict(settings["architecture"]), preprocessing.channels, build=build)
+    classifier = Classifier(backbone, preprocessing, config.seed, rows)
+    classifier.grow(settings["classes"])
+    classifier.load_state_dict(weights)
+    return classifier
+
+
+@contextmanager
+def _reading(folder: Path, name: str) -> Iterator[None]:
+    """Whatever goes wrong with what stands in a file is the file's fault."""
+    try:
+        yield
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise _damaged(folder, f"{name} is not what reverie writes ({_brief(error)})") from None
+
+
+def _damaged(folder: Path, why: str) -> UserError:
+    return UserError(f"The model in {folder} is damaged: {why}. Fetch it anew from where it came.")
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+def _sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    """However the JSON is laid out."""
+    return _sha256(json.dumps(settings, sort_keys=True, separators=(",", ":")).encode())

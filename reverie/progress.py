@@ -17,6 +17,8 @@ from reverie.grid import GridObserver, PlannedRun, State, Worker
 from reverie.phase import Phase
 from reverie.runs import RunObserver
 
+SILENCE = 60.0  # seconds after which a pipe is told how long it will still take
+
 
 class ConsoleProgress(RunObserver):
     """Follows a run on a console: a bar for the phase in a terminal, a line for each phase and task in any case."""
@@ -25,7 +27,8 @@ class ConsoleProgress(RunObserver):
         self.console, self.bars, self.label = console, bars, label
         self._bar: TaskID | None = None
         self._where = ""
-        self._began = time.monotonic()
+        self._phase: tuple[Phase, int] | None = None  # and how many of its steps were done when it began
+        self._began = self._phase_began = self._said = time.monotonic()
 
     def reading(self, done: int, total: int) -> None:
         self._show("reading images", done, total)
@@ -38,10 +41,16 @@ class ConsoleProgress(RunObserver):
         if done:
             self._say(f"{self._where} {phase.name} goes on at step {done} of {phase.total_steps}")
         self._show(f"{self._where} {phase.name}", done, phase.total_steps)
+        self._phase = phase, done
+        self._phase_began = time.monotonic()
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self.bars is not None and self._bar is not None:
             self.bars.update(self._bar, completed=done)
+        elif self._phase is not None and time.monotonic() - self._said >= SILENCE:
+            phase, first = self._phase
+            left = (time.monotonic() - self._phase_began) / (done - first) * (phase.total_steps - done)
+            self._say(f"{self._where} {phase.name}: step {done} of {phase.total_steps}, about {_duration(left)} left")
 
     def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
         if self.bars is not None and self._bar is not None:
@@ -59,12 +68,13 @@ class ConsoleProgress(RunObserver):
         self._say(f"{self._where} learned: {right}", f" ({seconds:.0f} s)")
 
     def _say(self, what: str, aside: str = "") -> None:
-        self.console.print(Text.assemble((self.label, "bold"), f" {what}", (aside, "dim")), soft_wrap=True)
+        self.console.print(Text.assemble((self.label, "bold"), f" {what.strip()}", (aside, "dim")), soft_wrap=True)
+        self._said = time.monotonic()
 
     def _show(self, what: str, done: int, total: int) -> None:
         if self.bars is None:
             return
-        text = f"{self.label} {what}"
+        text = f"{self.label} {what.strip()}"
         if self._bar is None:
             self._bar = self.bars.add_task(text, total=total, completed=done, losses="")
         else:

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from reverie.data.augment import Normaliser
-
 if TYPE_CHECKING:
-    from reverie.dream import Dreamer
+    from reverie.dreams import Dreams
 
 SHEET_COLUMNS = 12
 SHEET_TILE = 48  # pixels a side, about, to which small images are enlarged
@@ -23,36 +20,33 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0
 MARKERS = "osD^vPX*"
 
 
-def dream_sheet(dreamer: Dreamer) -> bytes:
-    """A PNG: a row for each old class with dreams that the teacher takes for it; an empty row where there are none."""
-    teacher = dreamer.teacher
-    shape = teacher.preprocessing
-    images, labels, confidence = dreamer.gallery(max(500, 4 * SHEET_COLUMNS * teacher.seen))
-    pixels = Normaliser(shape.mean, shape.deviation, images.device).to_pixels(images).cpu()
-    labels, confidence = labels.cpu(), confidence.cpu()
-    rows = []
-    for label in range(min(teacher.seen, SHEET_ROWS)):
-        of_class = (labels == label).nonzero().flatten()
-        surest = of_class[confidence[of_class].argsort(descending=True)][:SHEET_COLUMNS]
-        rows.append((teacher.class_names[label], pixels[surest]))
-    return _sheet(rows, shape.size)
+def dream_sheet(dreams: Dreams, confidences: bool = False) -> bytes:
+    """A PNG: a row for each class with what was dreamed of it, an empty row where that is nothing.
 
-
-def _sheet(rows: Sequence[tuple[str, torch.Tensor]], size: int) -> bytes:
-    scale = max(1, SHEET_TILE // size)
-    tile, gap, margin = size * scale, 2, 8
-    font = ImageFont.load_default(size=14)
-    text_width = max(int(font.getlength(name)) for name, _ in rows) + 2 * margin
-    width = text_width + SHEET_COLUMNS * (tile + gap) + margin
-    sheet = Image.new("RGB", (width, len(rows) * (tile + gap) + 2 * margin), "white")
+    `confidences`: below each dream stands how sure the model is of it.
+    """
+    size = dreams.pixels.shape[-1] * max(1, SHEET_TILE // dreams.pixels.shape[-1])
+    gap, margin = 2, 8
+    font, small = ImageFont.load_default(size=14), ImageFont.load_default(size=10)
+    names = dreams.class_names[:SHEET_ROWS]
+    left = max(int(font.getlength(name)) for name in names) + 2 * margin
+    height = size + gap + (14 if confidences else 0)
+    width = left + dreams.per_class * (size + gap) + margin
+    sheet = Image.new("RGB", (width, len(names) * height + 2 * margin), "white")
     draw = ImageDraw.Draw(sheet)
-    for row, (name, pixels) in enumerate(rows):
-        top = margin + row * (tile + gap)
-        draw.text((margin, top + tile // 2), name, fill="black", font=font, anchor="lm")
-        for column, image in enumerate(pixels):
+    for label, name in enumerate(names):
+        top = margin + label * height
+        draw.text((margin, top + size // 2), name, fill="black", font=font, anchor="lm")
+        images, confidence = dreams.of(label)
+        for column, (image, sure) in enumerate(zip(images, confidence.tolist(), strict=True)):
             array = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-            picture = Image.fromarray(np.ascontiguousarray(array)).resize((tile, tile), Image.Resampling.NEAREST)
-            sheet.paste(picture, (text_width + column * (tile + gap), top))
+            picture = Image.fromarray(np.ascontiguousarray(array)).resize((size, size), Image.Resampling.NEAREST)
+            across = left + column * (size + gap)
+            sheet.paste(picture, (across, top))
+            if confidences:
+                draw.text((across + size // 2, top + size), f"{100 * sure:.0f} %", "#555555", small, anchor="ma")
+        if confidences and not len(images):
+            draw.text((left, top + size // 2), "nothing dreamed", "#999999", font, anchor="lm")
     return _png(sheet)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,17 +20,18 @@ from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data import sources
 from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, Task, class_order, task_sizes
+from reverie.dreams import surest
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
 from reverie.first_task import FirstTask
-from reverie.journal import Journal, RunFolder, read_events
-from reverie.learner import Checkpoint, LearnerObserver, TaskLearner
+from reverie.journal import Journal, RunFolder, read_events, stopping_gently
+from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
 from reverie.predictions import Predictions, judge
-from reverie.report import dream_sheet
+from reverie.report import SHEET_COLUMNS, dream_sheet
 from reverie.results import SCHEMA, Result
 from reverie.upper_bound import UpperBounds
 
@@ -185,7 +184,7 @@ class _Run:
         learner = self.learner
         if resting and first == len(self.stream):  # stopped between the last task and the result
             learner.load_state_dict(resting["learner"])
-        with _stopping_gently(self.journal):
+        with stopping_gently(self.journal):
             for index in range(first, len(self.stream)):
                 self._compile_from_the_second_on(index)
                 self.journal.begin_task(index)
@@ -224,7 +223,7 @@ class _Run:
         if self.share_first_task and self.journal.task == 0:
             origin = [self.fingerprint, list(self.stream[:1].classes)]
             observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
-        learner.learn(task, _Several(*observers), checkpoint)
+        learner.learn(task, Several(*observers), checkpoint)
 
     def _learn_everything(
         self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
@@ -354,57 +353,6 @@ class _DreamKeeper(LearnerObserver):
         if phase.name != "dream" or dreamer is None:
             return
         task = self.folder.task(self.journal.task)
-        disk.write_bytes(task / "dreams.png", dream_sheet(dreamer))
+        disk.write_bytes(task / "dreams.png", dream_sheet(surest(dreamer, SHEET_COLUMNS)))
         if self.keep:
             disk.write_state(task / "dreamer.pt", dreamer.state_dict())
-
-
-class _Several(RunObserver):
-    """Passes every call on to several observers, in order."""
-
-    def __init__(self, *observers: LearnerObserver) -> None:
-        self.observers = observers
-
-    def phase_ready(self, number: int, learner: TaskLearner) -> None:
-        for observer in self.observers:
-            observer.phase_ready(number, learner)
-
-    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
-        known = (observer.snapshot_for(number, phase, learner) for observer in self.observers)
-        return next((snapshot for snapshot in known if snapshot is not None), None)
-
-    def phase_begins(self, phase: Phase, done: int) -> None:
-        for observer in self.observers:
-            observer.phase_begins(phase, done)
-
-    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
-        for observer in self.observers:
-            observer.step_ends(done, snapshot)
-
-    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
-        for observer in self.observers:
-            observer.epoch_ends(epoch, lr, losses)
-
-    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
-        for observer in self.observers:
-            observer.phase_ends(phase, summary)
-
-
-@contextmanager
-def _stopping_gently(journal: Journal) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends it all at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if journal.stop:
-            raise KeyboardInterrupt
-        journal.stop = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

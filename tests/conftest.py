@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # One thread a process: two test processes share two cores, and threads that wait for each other cost ten times as much.
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the commands that tests start
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,14 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from reverie import runs
-from reverie.config import Config
+from reverie import cli, runs
+from reverie.config import Config, DataConfig
 from reverie.data import sources
-from reverie.data.stream import Stream
+from reverie.data.images import MemoryImages
+from reverie.data.stream import Stream, Task
+from reverie.learner import TaskLearner
+from reverie.model_io import SavedModel
+from reverie.nets.classifier import Preprocessing
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
@@ -57,6 +62,18 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+def write_digits(root: Path, digits: Iterable[int], images: int = 1000, part: str = "train") -> Path:
+    """Real handwritten digits as PNG files, one folder a digit: at most so many of each."""
+    dataset = sources.read_digits(DataConfig(), Path("data"))
+    found = dataset.train if part == "train" else dataset.test
+    for digit in digits:
+        folder = root / str(digit)
+        folder.mkdir(parents=True)
+        for number, pixels in enumerate(found.pixels[found.labels == digit][:images]):
+            Image.fromarray(pixels[0].numpy()).save(folder / f"{number}.png")
+    return root
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder of small real image files: three classes of coloured noise, twelve each, PNG and JPEG."""
@@ -70,3 +87,36 @@ def photos(tmp_path: Path) -> Path:
             pixels[:, :, label] += 130
             Image.fromarray(pixels).save(folder / f"{number}.{'png' if number % 2 else 'jpg'}")
     return root
+
+
+@pytest.fixture(scope="session")
+def photo_model() -> SavedModel:
+    """A classifier of the classes of `photos`, of which it has learned two in a first step and one in a second."""
+    config = runs.configure("digits-5", "base", settings=[*TINY, "train.epochs=12", "train.batch_size=8"])
+    pixels = torch.randint(0, 120, (36, 3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    labels = torch.arange(36) % 3
+    pixels[torch.arange(36), labels] += 130
+    learner = TaskLearner.fresh(config, Preprocessing(16, (0.4,) * 3, (0.25,) * 3))
+    learner.learn(Task(0, ["apple", "banana", "cherry"], 0, MemoryImages(pixels, labels)))
+    ledger = [
+        {"date": "2026-01-01T00:00:00+00:00", "classes": ["apple", "banana"], "images": {"apple": 12, "banana": 12}},
+        {"date": "2026-02-02T00:00:00+00:00", "classes": ["cherry"], "images": {"cherry": 12}},
+    ]
+    return SavedModel(learner.classifier, config, ledger)
+
+
+@pytest.fixture
+def reverie(monkeypatch, tmp_path, capsys):
+    """Runs the command in this process, in an empty folder: (exit code, what it printed, what it complained of)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["reverie", *words])
+        monkeypatch.setattr(cli.console, "width", 200)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call

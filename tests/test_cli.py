@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie import cli, load
+from reverie import load
 from reverie.data.sources import ARCHIVES
 from tests.conftest import TINY
 from tests.data.test_imagenet import write_imagenet, write_tiny_imagenet
@@ -19,11 +19,18 @@ VERBS = [
     [],
     ["run"],
     ["demo"],
+    ["learn"],
     ["table"],
     ["tune"],
     ["presets"],
     ["methods"],
     ["bench"],
+    ["predict"],
+    ["evaluate"],
+    ["dream"],
+    ["classes"],
+    ["export"],
+    ["adopt"],
     ["results"],
     ["data"],
     ["data", "list"],
@@ -31,23 +38,6 @@ VERBS = [
     ["data", "check"],
 ]
 QUICK = [word for setting in [*TINY, "train.epochs=1", "stream.take=2"] for word in ("--set", setting)]
-
-
-@pytest.fixture
-def reverie(monkeypatch, tmp_path, capsys):
-    """Runs the command in this process, in an empty folder: (exit code, what it printed, what it complained of)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["reverie", *words])
-        monkeypatch.setattr(cli.console, "width", 200)
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -328,7 +318,7 @@ def test_names_need_not_be_text(reverie, tmp_path, photos):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert odd in result["class_names"]
     assert odd in result["sessions"][0]["command"]
-    assert load(tmp_path / "run" / "model").classifier.class_names == tuple(result["class_names"])
+    assert load(tmp_path / "run" / "model").classes == tuple(result["class_names"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")

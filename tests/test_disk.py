@@ -87,7 +87,18 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
         raise ZeroDivisionError
 
     disk.write_folder(tmp_path / "x", fill)
-    with pytest.raises(ZeroDivisionError):
-        disk.write_folder(tmp_path / "x", fail)
+    for place in ("x", "not/there/yet"):
+        with pytest.raises(ZeroDivisionError):
+            disk.write_folder(tmp_path / place, fail)
     assert (tmp_path / "x" / "a").read_text() == "1"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("system", ["linux", "another"])
+def test_a_folder_takes_the_place_of_an_older_one(tmp_path, monkeypatch, system):
+    """In one move where the system can, in two where it cannot."""
+    monkeypatch.setattr(disk.sys, "platform", system)
+    for text in ("1", "2"):
+        disk.write_folder(tmp_path / "x", lambda folder, text=text: (folder / text).write_text(text))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+    assert [entry.name for entry in (tmp_path / "x").iterdir()] == ["2"]

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from reverie.config import DreamConfig
-from reverie.dream import Dreamer, Noise, watching_batchnorm
+from reverie.dream import Dreamer, Noise, watching
 from reverie.engine import Engine
+from reverie.errors import UserError
 from reverie.nets import make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
-from reverie.nets.resnet import batchnorm_layers
+from reverie.nets.backbone import Backbone
+from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
+from reverie.nets.statistics import batchnorm_layers
 from tests import by_hand
 
 SMALL = DreamConfig(steps=5, noise=6, width=8)
@@ -83,7 +85,7 @@ def test_no_hook_stays_behind():
 
 def test_every_batchnorm_layer_is_watched():
     made = dreamer()
-    twin = watching_batchnorm(made.teacher)
+    twin = watching(made.teacher)
     images = torch.randn(2, 1, 8, 8)
     assert torch.equal(twin(images), made.teacher(images))
     assert len([layer for layer in twin.modules() if getattr(layer, "met", None)]) == 7
@@ -159,8 +161,6 @@ def test_one_old_class_is_no_collapse(caplog):
 
 
 def test_a_teacher_without_batchnorm_is_refused():
-    from reverie.nets.resnet import Backbone
-
     class Flat(Backbone):
         feature_dim = 64
 
@@ -169,8 +169,34 @@ def test_a_teacher_without_batchnorm_is_refused():
 
     plain = Classifier(Flat(), Preprocessing(8, (0.3,), (0.4,)))
     plain.grow(["a"])
-    with pytest.raises(ValueError, match="BatchNorm"):
+    with pytest.raises(UserError, match="no BatchNorm, LayerNorm or GroupNorm layers"):
         Dreamer(plain, SMALL, 4, 0, 1)
+
+
+def test_dreams_have_the_mean_and_deviation_of_natural_images_in_the_range_that_the_classifier_takes():
+    """Whose pixels are normalised by 0.5 and 0.5: its own images have neither zero mean nor unit deviation."""
+    shown, (mean, deviation) = teacher(), (0.45, 0.2)
+    shown.preprocessing = Preprocessing(8, (0.5,), (0.5,), ImageStatistics((mean,), (deviation,)))
+    made, plain = Dreamer(shown, SMALL, 50, 0, 1), dreamer()
+    ours, theirs = (each.sample(4, torch.Generator().manual_seed(0)) for each in (made, plain))
+    torch.testing.assert_close(ours, (theirs * deviation + mean - 0.5) / 0.5)
+    images = made.as_input(made.generator.train()(torch.randn(50, 6)))
+    assert images.mean().item() == pytest.approx((mean - 0.5) / 0.5, abs=1e-4)
+    assert images.std().item() == pytest.approx(deviation / 0.5, abs=1e-3)
+
+
+def test_a_classifier_normalised_by_its_own_images_takes_dreams_as_they_are():
+    made = dreamer()
+    images = torch.randn(2, 1, 8, 8)
+    assert made.as_input(images) is images
+
+
+def test_the_smoothness_of_a_dream_does_not_depend_on_the_range_of_its_pixels():
+    shown = teacher()
+    shown.preprocessing = Preprocessing(8, (0.5,), (0.5,), ImageStatistics((0.45,), (0.2,)))
+    made, plain = Dreamer(shown, SMALL, 5, 0, 1), dreamer()
+    assert torch.equal(made.losses(noise(made))["prior"], plain.losses(noise(plain))["prior"])
+    assert not torch.equal(made.losses(noise(made))["statistics"], plain.losses(noise(plain))["statistics"])
 
 
 def test_a_carried_dreamer_keeps_weights_and_adam_through_its_state():

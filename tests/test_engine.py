@@ -26,7 +26,7 @@ def feed(count: int = 20, batch: int = 4) -> DeviceFeed:
 
 def net(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.1))
 
 
 def phase(model: nn.Module, **changes) -> Phase:

@@ -8,7 +8,7 @@ import torch
 from reverie import fast
 from reverie.config import AugmentConfig
 from reverie.data.augment import DRAWS, Augmenter, Normaliser
-from reverie.dream import excite, watching_batchnorm
+from reverie.dream import excite, watching
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.nets.generator import Generator
@@ -48,7 +48,7 @@ def test_networks_are_compiled_once_for_all_tasks(compilations, fresh_marks):
             with torch.no_grad():
                 assert torch.equal(features(teacher, images), Classifier.features.__wrapped__(teacher, images))
             dreams = dream(Generator(8, 3, 5, 4).train(), torch.randn(4, 5))
-            look(watching_batchnorm(teacher), dreams)[1].backward()
+            look(watching(teacher), dreams)[1].backward()
             student.grow([f"task {task}"])
     assert len(compilations) == 4
 

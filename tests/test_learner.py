@@ -9,6 +9,8 @@ from reverie.data.stream import Task
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
 from reverie.methods import method_names
+from reverie.nets.classifier import Preprocessing
+from reverie.nets.statistics import remembering_layers
 from reverie.runs import _preprocessing
 
 
@@ -51,7 +53,7 @@ def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
 
 def test_a_learned_model_is_saved_and_learns_on_elsewhere(learned, tiny_stream, tmp_path):
     learned.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model")
+    again = reverie.load(tmp_path / "model").task_learner
     test = tiny_stream[:2].test()
     assert torch.equal(learned.predict(test).probabilities, again.predict(test).probabilities)
     learned.learn(tiny_stream[2])
@@ -89,3 +91,30 @@ def test_in_bf16_it_still_learns(tiny, tiny_stream):
     learner.learn(tiny_stream[0])
     test = tiny_stream[:1].test()
     assert (learner.predict(test).labels[:, 0] == test.labels).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("net", ["timm/test_vit", "timm/test_convnext"])
+def test_a_network_without_batchnorm_learns_on_from_the_statistics_it_noted(tiny, tiny_stream, tmp_path, net):
+    small = [f"net.name={net}", "train.epochs=1", "dream.steps=2"]
+    config, images = tiny("abd", *small), [task.images for task in tiny_stream[:2]]
+    larger = [MemoryImages(part.pixels[:40], part.labels[:40]).resized(32) for part in images]
+    tasks = [Task(i, tiny_stream[i].names, 2 * i, part) for i, part in enumerate(larger)]
+    learner = TaskLearner.fresh(config, Preprocessing(32, (0.3,), (0.37,)))
+    learner.learn(tasks[0])
+    layers = remembering_layers(learner.classifier)
+    assert len(layers) >= 5
+    places = [int(layer.noted) for layer in layers]
+    learner.save(tmp_path / "model")
+    again = reverie.load(tmp_path / "model").task_learner
+    for one in (learner, again):
+        one.learn(Task(1, tasks[1].names, 2, larger[1]))
+    assert [int(layer.noted) for layer in layers] == [2 * count for count in places]  # as many new images as old ones
+    for name, value in learner.classifier.state_dict().items():
+        assert torch.equal(value, again.classifier.state_dict()[name])
+
+
+def test_a_network_that_can_remember_nothing_is_refused_before_it_is_trained(tiny):
+    config = tiny("abd", "net.name=torchvision/alexnet")
+    with pytest.raises(UserError, match="Nothing can be dreamed from torchvision/alexnet"):
+        TaskLearner.fresh(config, Preprocessing(64, (0.3,) * 3, (0.37,) * 3))
+    TaskLearner.fresh(tiny("lwf", "net.name=torchvision/alexnet"), Preprocessing(64, (0.3,) * 3, (0.37,) * 3))

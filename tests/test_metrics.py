@@ -74,3 +74,18 @@ def test_the_upper_bound_has_omega_one_and_accuracy_lies_within_its_row(matrix):
         assert matrix[i, : i + 1].min() - 1e-12 <= value <= matrix[i, : i + 1].max() + 1e-12
     if min(after) > 0:
         assert metrics.omega_up_to(after, after) == pytest.approx([1.0] * len(after))
+
+
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy_bin_by_bin():
+    rng = np.random.default_rng(0)
+    sure = [*rng.random(200), 1.0, 1 / 15, 0.0]
+    right = [bool(rng.random() < value) for value in sure]
+    total = 0.0
+    for low in range(15):
+        inside = [i for i, value in enumerate(sure) if low / 15 < value <= (low + 1) / 15 or (value == 0 and low == 0)]
+        if inside:
+            accuracy, confidence = np.mean([right[i] for i in inside]), np.mean([sure[i] for i in inside])
+            total += len(inside) / len(sure) * abs(accuracy - confidence)
+    assert metrics.calibration_error(sure, right) == pytest.approx(total)
+    assert metrics.calibration_error([1.0, 1.0], [True, True]) == 0
+    assert metrics.calibration_error([1.0, 1.0], [False, False]) == 1

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from reverie import report
+from reverie.dreams import surest
 from tests.test_dream import dreamer
 
 
@@ -18,7 +19,7 @@ def opened(content: bytes) -> np.ndarray:
 
 def test_a_sheet_has_a_row_of_dreams_for_each_old_class():
     made = dreamer(classes=3)
-    pixels = opened(report.dream_sheet(made))
+    pixels = opened(report.dream_sheet(surest(made, report.SHEET_COLUMNS)))
     tile = 48
     assert pixels.shape[0] == 3 * (tile + 2) + 16
     assert pixels.shape[1] > report.SHEET_COLUMNS * tile
@@ -29,7 +30,7 @@ def test_a_class_without_dreams_has_an_empty_row():
     with torch.no_grad():
         made.teacher.head.weight.zero_()
         made.teacher.head.bias.copy_(torch.tensor([5.0, 0.0]))
-    pixels = opened(report.dream_sheet(made))
+    pixels = opened(report.dream_sheet(surest(made, report.SHEET_COLUMNS)))
     right = pixels[:, -report.SHEET_COLUMNS * 50 :]
     assert right[8:56].min() < 200
     assert right[60:].min() == 255

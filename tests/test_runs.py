@@ -93,13 +93,13 @@ def test_a_run_leaves_what_the_design_promises(tiny, tmp_path):
     assert len(result["peak_memory_by_task"]) == len(result["task_sizes"])
     assert result["ledger"][-1]["kept_bytes"] == 0
     assert len(result["class_order"]) == 6
-    learner = reverie.load(folder / "model")
+    learner = reverie.load(folder / "model").task_learner
     assert learner.classifier.class_names == tuple(result["class_names"])
 
 
 def test_the_matrix_is_what_the_model_says(tiny, tmp_path, tiny_stream):
     result = execute(tiny("base", THREE), tmp_path / "run")
-    learner = reverie.load(tmp_path / "run" / "model")
+    learner = reverie.load(tmp_path / "run" / "model").task_learner
     test = tiny_stream[:3].test()
     right = (learner.predict(test).labels[:, 0] == test.labels).numpy()
     task = (test.labels // 2).numpy()
@@ -397,7 +397,7 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tiny, tmp_path):
 
 def test_on_wish_the_model_and_the_dreamer_of_every_task_are_kept(tiny, tmp_path, tiny_stream):
     execute(tiny("abd", "stream.take=2", "keep=[models, dreamers]"), tmp_path / "run")
-    first = reverie.load(tmp_path / "run" / "tasks" / "01" / "model")
+    first = reverie.load(tmp_path / "run" / "tasks" / "01" / "model").task_learner
     assert first.classifier.class_names == tiny_stream[0].names
     assert (tmp_path / "run" / "tasks" / "02" / "dreamer.pt").is_file()
 
@@ -465,7 +465,7 @@ def test_a_method_that_does_not_normalise_has_the_upper_bound_of_those_that_do(t
     for method in ("joint", "dgr"):
         config = runs.configure("digits-5", method, settings=[*PHOTOS, "train.epochs=1"])
         result = execute(config, tmp_path / method, data=photos)
-        shape = reverie.load(tmp_path / method / "model").classifier.preprocessing
+        shape = reverie.load(tmp_path / method / "model").task_learner.classifier.preprocessing
         assert (shape.mean == (0, 0, 0)) == (shape.deviation == (1, 1, 1)) == (method == "dgr")
     assert result["metrics"]["omega"] is not None
 
@@ -495,7 +495,7 @@ def test_an_own_folder_of_photographs_is_learned_and_normalised_by_its_first_tas
     assert len(result["metrics"]["accuracy_after"]) == 3
     streamed = runs.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8", "data.storage=stream"])
     assert execute(streamed, tmp_path / "disk", data=photos)["metrics"] == result["metrics"]
-    shape = reverie.load(tmp_path / "memory" / "model").classifier.preprocessing
+    shape = reverie.load(tmp_path / "memory" / "model").task_learner.classifier.preprocessing
     assert len(shape.mean) == 3
     assert all(0 < value < 1 for value in (*shape.mean, *shape.deviation))
 

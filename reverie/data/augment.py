@@ -75,9 +75,13 @@ class Normaliser:
         """From pixels between 0 and 1."""
         return (images - self.mean) / self.deviation
 
+    def to_unit(self, images: Tensor) -> Tensor:
+        """Back to where pixels lie between 0 and 1. Those of dreams may lie outside."""
+        return images * self.deviation + self.mean
+
     def to_pixels(self, images: Tensor) -> Tensor:
         """Back to uint8, for people to look at."""
-        return (images * self.deviation + self.mean).clamp(0, 1).mul(255).round().to(torch.uint8)
+        return self.to_unit(images).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
 class Augmenter:

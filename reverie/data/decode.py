@@ -1,4 +1,4 @@
-"""One image file of any kind -> RGB pixels of one size, and a word on what had to be converted."""
+"""One image file of any kind -> pixels of one size, in colour or grey, and a word on what had to be converted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from PIL import Image, ImageOps
 
 
 class NotAnImage(Exception):
-    """The file cannot be read as an image, as a whole."""
+    """The file cannot be read as an image, as a whole. The text says why, to be put behind the file's name."""
 
 
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def decode(
-    file: Path, size: int, margin: float = 0.0, box: Callable[[int, int], Box] | None = None
+    file: Path, size: int, margin: float = 0.0, box: Callable[[int, int], Box] | None = None, channels: int = 3
 ) -> tuple[np.ndarray, set[str]]:
-    """Pixels as uint8 [3, size, size], and what was converted.
+    """Pixels as uint8 [channels, size, size], and what was converted. One channel is grey.
 
     They show the middle: the largest square, less the share `margin` on each side. Or they show the box that `box`
     gives for the image's width and height.
@@ -28,8 +28,10 @@ def decode(
         with Image.open(file) as opened:
             upright = ImageOps.exif_transpose(opened)
             upright.load()
-    except Exception as error:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
-        raise NotAnImage(f"{file}: {error}") from None
+    except Image.DecompressionBombError:  # a small file may be meant to fill the memory; nothing has been decoded yet
+        raise NotAnImage(f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down") from None
+    except Exception:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
+        raise NotAnImage("is not an image that can be read") from None
     image, converted = _to_rgb(upright)
     if box:
         left, top, wide, high = box(*image.size)
@@ -38,7 +40,9 @@ def decode(
     elif margin or image.size != (size, size):
         converted.add("another size")
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, margin)
-    return np.asarray(image).transpose(2, 0, 1).copy(), converted
+    if channels == 1:
+        image = image.convert("L")
+    return np.asarray(image).reshape(size, size, channels).transpose(2, 0, 1).copy(), converted
 
 
 def _to_rgb(image: Image.Image) -> tuple[Image.Image, set[str]]:
@@ -58,3 +62,8 @@ def _from_deep_pixels(image: Image.Image) -> Image.Image:
     top = values.max(initial=0.0)
     full = 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 and image.mode != "I;16" else 65535.0
     return Image.fromarray(np.clip(values / full * 255, 0, 255).round().astype(np.uint8))
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    """An opened image as uint8 [3, height, width], as it stands."""
+    return np.asarray(_to_rgb(image)[0]).transpose(2, 0, 1).copy()

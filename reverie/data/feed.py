@@ -32,12 +32,13 @@ class Source:
     """Images that take a share of each batch, by a rule of their own.
 
     `shuffle`: each image once an epoch, in random order; what does not fill a batch is left out. `replace`: drawn
-    afresh, with replacement, for every batch. The first source of a feed decides how long an epoch is.
+    afresh, with replacement, for every batch. `even`: every class equally often, however many images it has; none of
+    its images again before all the others were shown. The first source of a feed decides how long an epoch is.
     """
 
     images: Images
     batch_size: int
-    rule: Literal["shuffle", "replace"] = "shuffle"
+    rule: Literal["shuffle", "replace", "even"] = "shuffle"
 
     @property
     def share(self) -> int:
@@ -54,8 +55,15 @@ class Source:
         rows = steps * self.share
         if self.rule == "replace":
             return torch.randint(len(self.images), (rows,), generator=rng), draw_numbers(rows, rng)
-        rounds = -(-rows // len(self.images))
-        order = torch.cat([torch.randperm(len(self.images), generator=rng) for _ in range(rounds)])[:rows]
+        if self.rule == "even":
+            classes = self.images.labels.unique()
+            which = classes[_rounds(len(classes), rows, rng)]
+            order = torch.empty(rows, dtype=torch.long)
+            for label in classes:
+                here, of_class = which == label, (self.images.labels == label).nonzero().flatten()
+                order[here] = of_class[_rounds(len(of_class), int(here.sum()), rng)]
+            return order, draw_numbers(rows, rng)
+        order = _rounds(len(self.images), rows, rng)
         return order, draw_numbers(len(self.images), rng)[order]
 
 
@@ -182,6 +190,11 @@ def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.devic
     """On the device where all images are in memory, from disk otherwise."""
     in_memory = all(isinstance(source.images, MemoryImages) for source in sources)
     return (DeviceFeed if in_memory else StreamingFeed)(sources, augment, device)
+
+
+def _rounds(count: int, rows: int, rng: torch.Generator) -> Tensor:
+    """So many rows of the numbers below `count`: all of them in random order, again and again."""
+    return torch.cat([torch.randperm(count, generator=rng) for _ in range(-(-rows // count))])[:rows]
 
 
 def _offsets(sources: Sequence[Source]) -> list[int]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, explaining
 
 Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
 MEMORY_LIMIT = 4 << 30  # bytes of pixels; above, `storage: auto` leaves the images on disk
 NAMED_WARNINGS = 10
 
@@ -80,7 +81,7 @@ def decode_files(
 def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
     """The files of each class for training and for testing, unread."""
     if not root.is_dir():
-        raise UserError(f"There is no folder {root}. Point --data at a folder with one sub-folder of images a class.")
+        raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
     test_root = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     if test_root and {folder.name for folder in folders_in(root)} <= {"test", "val"}:
         raise UserError(f"{root} has {test_root.name}/ but no train/. Put training images into train/CLASS/.")
@@ -111,7 +112,13 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    for link in (entry for entry in entries if entry.is_symlink()):
+        if not link.exists():
+            log.warning("%s is a link that leads nowhere; left out.", link)
+        elif folder.resolve().is_relative_to(link.resolve()):
+            raise UserError(f"{link} is a link back to {link.resolve()}, in which it lies. Remove the link.")
+    return [entry for entry in entries if entry.is_dir()]
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -120,15 +127,25 @@ def files_below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = (Path(below) / name for below, _, names in os.walk(folder, onerror=refuse) for name in names)
-    return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
+    found = []
+    for below, folders, names in os.walk(folder, onerror=refuse):
+        for link in (inner for inner in (Path(below, name) for name in (*folders, *names)) if inner.is_symlink()):
+            if not link.is_file():
+                log.warning("%s is a link that leads nowhere or to a folder; left out.", link)
+        found += [Path(below, name) for name in names if not name.startswith(".")]
+    return sorted(file for file in found if file.is_file())
 
 
 def _hold_out(name: str, files: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
     """A split by a hash of the file's name, so that it does not depend on where the folder lies or on its order."""
     key = {file: hashlib.blake2b(f"{name}/{file.name}".encode("utf-8", "surrogateescape")).digest() for file in files}
-    held = set(sorted(files, key=key.__getitem__)[: max(1, min(len(files) - 1, round(share * len(files))))])
-    return [file for file in files if file not in held], [file for file in files if file in held]
+    return hold_out(files, key.__getitem__, share)
+
+
+def hold_out(items: Sequence[Item], key: Callable[[Item], bytes], share: float) -> tuple[list[Item], list[Item]]:
+    """Those to learn from, and a share to judge by: the first in the order of `key`. At least one of each."""
+    held = set(sorted(items, key=key)[: max(1, min(len(items) - 1, round(share * len(items))))])
+    return [item for item in items if item not in held], [item for item in items if item in held]
 
 
 def _decode_all(
@@ -149,7 +166,8 @@ def _decode_all(
     with ThreadPoolExecutor() as threads:
         for done, (file, outcome) in enumerate(zip(files, threads.map(attempt, files), strict=True), start=1):
             if isinstance(outcome, NotAnImage):
-                skipped.append(os.fsencode(file).decode(errors="backslashreplace"))  # a name need not be text
+                name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
+                skipped.append(f"{name} {outcome}")
             else:
                 digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
                 if keep:
@@ -157,8 +175,8 @@ def _decode_all(
                 converted.update(outcome[1])
             if progress:
                 progress(done, len(files))
-    for name in skipped[:NAMED_WARNINGS]:
-        log.warning("%s is not an image that can be read; skipped.", name)
+    for what in skipped[:NAMED_WARNINGS]:
+        log.warning("%s; skipped.", what)
     if len(skipped) > NAMED_WARNINGS:
         log.warning("… and %d more files that cannot be read.", len(skipped) - NAMED_WARNINGS)
     if converted:

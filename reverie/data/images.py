@@ -211,6 +211,11 @@ def _digest(images: Images) -> str:
     return content.hexdigest()
 
 
+def images_at_once(size: int) -> int:
+    """How many images go through a network together where nothing is trained: fewer where they are large."""
+    return max(1, min(500, 500 * 64**2 // size**2))
+
+
 def pixel_statistics(images: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation by channel, pixels counted from 0 to 1, from at most `most` images spread over the set."""
     index = torch.linspace(0, len(images) - 1, min(most, len(images))).long()

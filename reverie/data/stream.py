@@ -22,8 +22,8 @@ class PastTask(Exception):
 class Task:
     """The classes that arrive together, with their training images; the only data a method ever sees.
 
-    Labels count in learned order: `first_label` old classes come before the task's own. When the task has been learned
-    it is closed, and its images are out of reach.
+    Labels count in learned order: `first_label` old classes come before the task's own. Images with a smaller label are
+    further examples of an old class. When the task has been learned it is closed, and its images are out of reach.
     """
 
     def __init__(self, index: int, names: Sequence[str], first_label: int, images: Images) -> None:
@@ -32,6 +32,7 @@ class Task:
         self.first_label = first_label
         self._images: Images | None = images
         self.size = len(images)
+        self.refines = bool((images.labels < first_label).any())
 
     @property
     def images(self) -> Images:

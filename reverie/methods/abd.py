@@ -13,16 +13,19 @@ from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.methods.dreaming import DreamReplay, Replay
-from reverie.nets.resnet import set_batchnorm_momentum
+from reverie.nets.statistics import set_batchnorm_momentum
 
 
 class ABD(DreamReplay):
     """Learn the new classes among themselves, keep features where they matter to old ones, fit the head to both.
 
     Only rows that the head has can take part: those of classes seen, or all of them in the released recipe.
+    Further images of old classes take part as dreams do, with their own label.
     """
 
     title = "ABD"
+    refines = True
+    refining = False  # further images of old classes are among those of this task
     released: ClassVar = {"bn_momentum": 0.19}  # running statistics updated twice a step, which is one update with 0.19
 
     @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class ABD(DreamReplay):
 
     def begin(self, task: Task) -> None:
         super().begin(task)
+        self.refining = task.refines
         if self.teacher is not None:
             set_batchnorm_momentum(self.classifier, self.options.bn_momentum)
 
@@ -63,8 +67,11 @@ class ABD(DreamReplay):
         """Of the real rows."""
         logits = self.classifier.head(features[: replay.real])[:, : self.total]
         labels = replay.labels[: replay.real]
+        if self.options.cross_entropy == "local" and self.total == self.old:
+            return {}  # nothing but further images of old classes
         if self.options.cross_entropy == "local":
-            return {"local_cross_entropy": share * local_cross_entropy(logits, labels, self.old)}
+            new = (labels >= self.old).float() if self.refining else None
+            return {"local_cross_entropy": share * local_cross_entropy(logits, labels, self.old, new)}
         return {"cross_entropy": share * cross_entropy(logits, labels)}
 
     def _distillation(self, features: Tensor, replay: Replay) -> Tensor:

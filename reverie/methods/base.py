@@ -39,6 +39,7 @@ class Method:
     title: ClassVar[str] = ""  # as in the paper's tables
     released: ClassVar[Mapping[str, Any]] = {}  # options that differ in the released code
     normalised: ClassVar[bool] = True  # false: its classifier sees pixels between 0 and 1 as they are
+    refines: ClassVar[bool] = False  # true: it can learn from further images of old classes, too
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
 
@@ -75,7 +76,8 @@ class Method:
 
     def sources(self, task: Task) -> list[Source]:
         """What the batches of the usual phase are made of."""
-        return [Source(task.images, self.config.train.batch_size)]
+        train = self.config.train
+        return [Source(task.images, train.batch_size, "even" if train.even else "shuffle")]
 
     def state_dict(self) -> dict[str, Any]:
         """Between tasks: what is kept. Inside a task: also what cannot be made again."""
@@ -87,6 +89,10 @@ class Method:
     def kept_bytes(self) -> int:
         """Between tasks: how much is kept besides the classifier."""
         return count_bytes(self.state_dict())
+
+    def kept_images(self) -> int:
+        """Between tasks: how many of the images that were seen."""
+        return 0
 
     def learning(
         self,

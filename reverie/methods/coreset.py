@@ -106,6 +106,9 @@ class CoresetMethod(Method):
         self.remember(task)
         super().end(task)
 
+    def kept_images(self) -> int:
+        return len(self.coreset)
+
     def _choose(self, images: Images, label: int, count: int) -> Tensor:
         if self.selection == "random":
             rng = seeding.generator(self.config.seed, "coreset", label)

@@ -16,6 +16,7 @@ class LwFSynthetic(DreamReplay):
     """LwF whose distillation runs over new images and dreams alike. Dreams take no part in the cross-entropy."""
 
     title = "LwF (synthetic)"
+    refines = True
 
     @dataclass(frozen=True)
     class Options:
@@ -35,6 +36,7 @@ class DeepInversion(DreamReplay):
     """Distillation on new images and on dreams, with probability zero for the new classes (eq. 8 and 9)."""
 
     title = "DeepInversion"
+    refines = True
     released: ClassVar = {"on_real": "old"}  # the released code distils new images over the old classes only
 
     @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import torch
 from reverie.config import Config
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.dream import Dreamer
+from reverie.dream import Dreamer, without_memory
 from reverie.methods.base import Distiller, Keeps, Taught
 from reverie.nets.classifier import Classifier
+from reverie.nets.statistics import can_remember
 from reverie.phase import Phase
 
 
@@ -29,6 +30,8 @@ class DreamReplay(Distiller):
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
+        if not can_remember(classifier):
+            raise without_memory(classifier)
         self.carried = config.dream.life == "carried"
         self.keeps = Keeps.NETWORKS if self.carried else Keeps.NOTHING
 

@@ -16,6 +16,7 @@ class LwF(Distiller):
     """Cross-entropy over all classes seen, and distillation over the old ones, both on the new images."""
 
     title = "LwF"
+    refines = True
 
     @dataclass(frozen=True)
     class Options:

@@ -10,6 +10,7 @@ class Base(Method):
     """Fine-tune on the new images and forget: the floor."""
 
     title = "Base"
+    refines = True
 
 
 class Joint(Method):
@@ -18,10 +19,14 @@ class Joint(Method):
     title = "Upper Bound"
     keeps = Keeps.EVERYTHING  # so it is handed all tasks so far as one, with a fresh classifier
     _image_bytes = 0
+    _images = 0
 
     def end(self, task: Task) -> None:
         channels, height, width = task.images.shape
-        self._image_bytes = task.size * channels * height * width
+        self._images, self._image_bytes = task.size, task.size * channels * height * width
 
     def kept_bytes(self) -> int:
         return self._image_bytes
+
+    def kept_images(self) -> int:
+        return self._images

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from torch import nn
 
 from reverie.errors import UserError, did_you_mean
-from reverie.nets.resnet import Backbone, cifar_resnet, imagenet_resnet18
+from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless
+from reverie.nets.library import library_backbone
+from reverie.nets.resnet import cifar_resnet
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet32": lambda channels: cifar_resnet(blocks=5, channels=channels),
@@ -15,17 +17,44 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet20": lambda channels: cifar_resnet(blocks=3, channels=channels),
     "resnet14": lambda channels: cifar_resnet(blocks=2, channels=channels),
     "resnet8": lambda channels: cifar_resnet(blocks=1, channels=channels),
-    "resnet18": imagenet_resnet18,
+    "resnet18": lambda channels: library_backbone(Architecture("torchvision", "resnet18"), channels),
 }
 
 
-def make_backbone(name: str, channels: int) -> Backbone:
-    """A freshly initialised backbone for images of `channels` channels."""
-    if name not in BACKBONES:
+def make_backbone(
+    what: str | Architecture,
+    channels: int,
+    size: int | None = None,
+    build: Callable[[], nn.Module] | None = None,
+) -> Backbone:
+    """A freshly initialised backbone for images of `channels` channels, and `size` pixels where that matters.
+
+    `build` makes the whole module, head included, of a network of one's own.
+    """
+    wanted = Architecture.parse(what) if isinstance(what, str) else what
+    if wanted.family in LIBRARIES:
+        return library_backbone(wanted, channels, size)
+    if wanted.family == "own":
+        return _own_backbone(wanted, build)
+    if wanted.name not in BACKBONES:
         raise UserError(
-            f"net.name {name!r} is unknown; there are {', '.join(BACKBONES)}.{did_you_mean(name, BACKBONES)}"
+            f"net.name {wanted.name!r} is unknown; there are {', '.join(BACKBONES)}, torchvision/NAME and timm/NAME."
+            f"{did_you_mean(wanted.name, BACKBONES)}"
         )
-    return BACKBONES[name](channels)
+    backbone = BACKBONES[wanted.name](channels)
+    backbone.architecture = wanted
+    return backbone
+
+
+def _own_backbone(wanted: Architecture, build: Callable[[], nn.Module] | None) -> Backbone:
+    if build is None:
+        raise UserError(
+            f"This model is a network of your own ({wanted.name}), and loading runs no code. "
+            "Load it in Python, with a function that builds it: reverie.load(folder, build=function)."
+        )
+    backbone = Headless(build(), wanted.options.get("head", ""))
+    backbone.architecture = wanted
+    return backbone
 
 
 def count_parameters(module: nn.Module) -> int:

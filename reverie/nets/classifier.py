@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,25 @@ from torch.nn import functional as F
 
 from reverie import seeding
 from reverie.fast import fusable
-from reverie.nets.resnet import Backbone
+from reverie.nets.backbone import Backbone
+from reverie.nets.statistics import make_room
+
+NATURAL_MEAN, NATURAL_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's photographs
+
+
+@dataclass(frozen=True)
+class ImageStatistics:
+    """Mean and deviation of images, by channel, with pixels counted from 0 to 1."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def natural(cls, channels: int) -> ImageStatistics:
+        """Of photographs in colour, or of their mean channel."""
+        if channels == 3:
+            return cls(NATURAL_MEAN, NATURAL_DEVIATION)
+        return cls((sum(NATURAL_MEAN) / 3,) * channels, (sum(NATURAL_DEVIATION) / 3,) * channels)
 
 
 @dataclass(frozen=True)
@@ -24,6 +42,7 @@ class Preprocessing:
     size: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    images: ImageStatistics | None = None  # of the training images, where they are not normalised by their own
 
     @property
     def channels(self) -> int:
@@ -31,7 +50,20 @@ class Preprocessing:
 
     def without_normalisation(self) -> Preprocessing:
         """The same images, pixels between 0 and 1."""
-        return replace(self, mean=(0.0,) * self.channels, deviation=(1.0,) * self.channels)
+        images = self.images or ImageStatistics(self.mean, self.deviation)
+        return replace(self, mean=(0.0,) * self.channels, deviation=(1.0,) * self.channels, images=images)
+
+    def as_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"size": self.size, "mean": list(self.mean), "deviation": list(self.deviation)}
+        if self.images is not None:
+            plain["images"] = {"mean": list(self.images.mean), "deviation": list(self.images.deviation)}
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        theirs = values.get("images")
+        images = ImageStatistics(tuple(theirs["mean"]), tuple(theirs["deviation"])) if theirs else None
+        return cls(values["size"], tuple(values["mean"]), tuple(values["deviation"]), images)
 
 
 class Head(nn.Module):
@@ -72,6 +104,7 @@ class Classifier(nn.Module):
         self, backbone: Backbone, preprocessing: Preprocessing, seed: int = 0, rows_from_start: int = 0
     ) -> None:
         super().__init__()
+        make_room(backbone)
         self.backbone = backbone
         self.head = Head(backbone.feature_dim)
         self.preprocessing = preprocessing

@@ -1,4 +1,4 @@
-"""Residual networks: the CIFAR family of He et al. (ResNet-32 is the paper's) and torchvision's ResNet-18."""
+"""Residual networks: the CIFAR family of He et al. (ResNet-32 is the paper's)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reverie.nets.backbone import Backbone
 from reverie.nets.layers import AlignedConv2d
-
-
-class Backbone(nn.Module):
-    """Images in, `feature_dim` numbers an image out."""
-
-    feature_dim: int
 
 
 class BasicBlock(nn.Module):
@@ -71,39 +66,5 @@ class CifarResNet(Backbone):
         return maps.mean(dim=(2, 3), dtype=torch.promote_types(maps.dtype, torch.float32))
 
 
-class TorchvisionResNet18(Backbone):
-    """He et al.'s ResNet-18 for large images, without its head."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        from torchvision.models import resnet18
-
-        self.body = resnet18(weights=None)
-        self.feature_dim = self.body.fc.in_features
-        self.body.fc = nn.Identity()
-        if channels != 3:
-            self.body.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.body(images)
-        return features
-
-
 def cifar_resnet(blocks: int, channels: int, signed: bool = False) -> Backbone:
     return CifarResNet(blocks, channels, signed=signed)
-
-
-def imagenet_resnet18(channels: int) -> Backbone:
-    return TorchvisionResNet18(channels)
-
-
-def batchnorm_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers whose running statistics remember what the training images were like."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
-    return [layer for layer in layers if layer.running_mean is not None]
-
-
-def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
-    for layer in batchnorm_layers(module):
-        assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-        layer.momentum = momentum

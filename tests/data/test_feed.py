@@ -54,6 +54,24 @@ def test_an_epoch_shows_each_image_at_most_once_and_fills_every_batch(count, bat
         assert torch.equal((b.images[:, 0, 0, 0] * 255).round().long(), b.labels)
 
 
+@pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
+def test_classes_are_drawn_evenly_however_many_images_they_have(kind):
+    images = numbered(60)
+    classes = torch.tensor([0] * 50 + [3] * 8 + [7] * 2)
+    feed = kind([Source(images.relabel(classes), 6, "even")], PLAIN, CPU)
+    batches = epoch(feed)
+    assert len(batches) == 10
+    for batch in batches:
+        assert torch.bincount(batch.labels).tolist() == [2, 0, 0, 2, 0, 0, 0, 2]
+    shown = (torch.cat([b.images[:, 0, 0, 0] for b in batches]) * 255).round().long()
+    times = torch.bincount(shown, minlength=60)
+    assert times[:50].sum() == times[50:58].sum() == times[58:].sum() == 20
+    assert set(times[:50].tolist()) == {0, 1}  # none again before all were shown
+    assert set(times[50:58].tolist()) == {2, 3}
+    again = epoch(feed, step=4)
+    assert torch.equal(again[0].images, batches[4].images)
+
+
 def test_a_task_smaller_than_a_batch_is_shown_whole():
     feed = DeviceFeed([Source(numbered(5), 128)], PLAIN, CPU)
     (batch,) = epoch(feed)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
-from reverie.nets.resnet import batchnorm_layers
+from reverie.nets.statistics import batchnorm_layers
 from tests import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
@@ -31,7 +31,9 @@ def expected_losses(s, rows, weighted=True, standard=False, distilled=slice(None
     if standard:
         first = {"cross_entropy": by_hand.cross_entropy(logits[:real, :total], s.labels)}
     else:
-        first = {"local_cross_entropy": by_hand.cross_entropy(logits[:real, old:total], s.labels - old)}
+        new = s.labels >= old  # all but further images of old classes
+        local = by_hand.cross_entropy(logits[:real][new, old:total], s.labels[new] - old)
+        first = {"local_cross_entropy": local * new.sum() / real}
     return {
         **{name: (1 - old / total if weighted else 1) * value for name, value in first.items()},
         "fine_tuning": by_hand.cross_entropy(tuned[:, :rows], labels, weights),
@@ -153,3 +155,18 @@ def test_with_nothing_left_out_abd_is_bit_for_bit_what_it_was_before_there_were_
     assert all(torch.equal(losses[name], before[name]) for name in before)
     ours, theirs = (s.gradients(torch.stack([*terms.values()]).sum()) for terms in (losses, before))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_further_images_of_old_classes_are_tuned_and_distilled_but_not_in_the_local_cross_entropy(scene):
+    s = scene("abd", 3, 2)
+    s.labels = torch.tensor([3, 0, 4, 2, 2, 3])
+    s.method.refining = True
+    s.assert_same(s.losses(), expected_losses(s, rows=5))
+
+
+def test_without_new_classes_only_the_head_is_tuned_and_features_are_kept(scene):
+    s = scene("abd", 3, 2)
+    s.labels, s.method.refining, s.method.total = torch.tensor([0, 1, 2, 2, 1, 0]), True, 3
+    losses = s.losses()
+    assert losses.keys() == {"fine_tuning", "distillation"}
+    assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(5)}

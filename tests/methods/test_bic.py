@@ -149,7 +149,7 @@ def test_corrections_accumulate_one_a_task_and_change_predictions(learned, tiny_
 
 def test_corrections_survive_saving_and_loading(learned, tiny_stream, tmp_path):
     learned.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model")
+    again = reverie.load(tmp_path / "model").task_learner
     test = tiny_stream[:3].test()
     assert torch.equal(again.classifier.factor, learned.classifier.factor)
     assert torch.equal(again.predict(test, top=9).probabilities, learned.predict(test, top=9).probabilities)

@@ -154,7 +154,7 @@ def test_the_state_brings_the_coreset_back(tiny, tiny_stream):
 @pytest.mark.parametrize("method", ["rehearsal", "lwf-coreset", "e2e", "bic"])
 def test_a_model_that_comes_without_its_coreset_learns_on(tiny, tiny_stream, tmp_path, method):
     task_learned(tiny, tiny_stream, method, "train.epochs=1").save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model")
+    again = reverie.load(tmp_path / "model").task_learner
     again.learn(tiny_stream[1])
     assert torch.bincount(again.method.coreset.images.labels).tolist() == [0, 0, 3, 4]
     assert again.classifier.seen == 4

@@ -169,7 +169,7 @@ def test_a_saved_model_answers_but_cannot_learn_on_without_its_vae(tiny, tiny_st
     learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), _preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model")
+    again = reverie.load(tmp_path / "model").task_learner
     test = tiny_stream[:1].test()
     assert torch.equal(again.predict(test).labels, learner.predict(test).labels)
     with pytest.raises(UserError, match="saved model holds the classifier alone"):

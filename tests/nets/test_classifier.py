@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from reverie import seeding
 from reverie.nets import make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
 
 SHAPE = Preprocessing(8, (0.0,), (1.0,))
 
@@ -119,3 +119,13 @@ def test_a_state_brings_corrections_and_takes_them_away():
     assert plain.factor.tolist() == [1, 2]
     plain.load_state_dict(without)
     assert plain.factor is plain.shift is None
+
+
+def test_preprocessing_comes_back_from_plain_values_and_remembers_what_the_images_were_like():
+    own = Preprocessing(8, (0.3,), (0.4,))
+    assert own.as_dict() == {"size": 8, "mean": [0.3], "deviation": [0.4]}
+    plain = own.without_normalisation()
+    assert (plain.mean, plain.deviation) == ((0.0,), (1.0,))
+    assert plain.images == ImageStatistics((0.3,), (0.4,))
+    for shape in (own, plain):
+        assert Preprocessing.from_dict(shape.as_dict()) == shape

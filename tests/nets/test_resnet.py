@@ -7,7 +7,8 @@ from torch import nn
 from reverie.errors import UserError
 from reverie.nets import BACKBONES, count_parameters, make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
-from reverie.nets.resnet import BasicBlock, batchnorm_layers
+from reverie.nets.resnet import BasicBlock
+from reverie.nets.statistics import batchnorm_layers
 
 
 def classifier(name: str, classes: int, channels: int = 3) -> Classifier:

@@ -1,0 +1,102 @@
+"""A learner from a network that somebody else trained: a module at hand, or a file of weights and a network's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from reverie.config import Config, DataConfig, NetConfig
+from reverie.errors import UserError, explaining
+from reverie.learner import TaskLearner
+from reverie.methods.base import Keeps, count_bytes
+from reverie.nets import adopt as nets
+from reverie.nets import library
+from reverie.nets.backbone import LIBRARIES
+from reverie.nets.classifier import Classifier
+from reverie.nets.weights import load_weights, read_weights
+
+
+def adopt(
+    module: nn.Module,
+    classes: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+    size: int,
+    images: tuple[Sequence[float], Sequence[float]] | None = None,
+    device: torch.device | str = "cpu",
+) -> TaskLearner:
+    """A learner that does what `module` does, and learns more; `reverie.adopt` says what it must be like."""
+    return _learner(nets.adopt(module, classes, mean, std, size, images), type(module).__name__, device)
+
+
+def adopt_file(
+    name: str,
+    file: Path,
+    classes: Sequence[str],
+    family: str | None = None,
+    size: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    device: torch.device | str = "cpu",
+) -> TaskLearner:
+    """A learner from a network of torchvision or timm, and a file of weights for it. No code from the file is run.
+
+    What is not said of the images is as it was for the library's own weights.
+    """
+    wanted = library.find_library(name if family is None else f"{family}/{name.rpartition('/')[2]}")
+    if wanted.family not in LIBRARIES:
+        raise UserError(f"Networks are adopted from {' and '.join(LIBRARIES)}. For one of your own, use reverie.adopt.")
+    if (mean is None) != (std is None):
+        raise UserError("Mean and std belong together: say both, or neither.")
+    usual_size, usual_mean, usual_std = library.usual_preprocessing(wanted)
+    size, mean, std = size or usual_size, mean or usual_mean, std or usual_std
+    wanted = library.for_size(wanted, size)
+    module = library.build(wanted, len(mean), len(classes))
+    weights = read_weights(file)
+    rows = weights.get(f"{library.head_of(module, wanted)}.weight")
+    if rows is not None and len(rows) != len(classes):
+        raise UserError(f"The weights in {file} are for {len(rows)} classes, but there are {len(classes)} class names.")
+    load_weights(module, weights, file)
+    return _learner(nets.adopt(module, classes, mean, std, size, architecture=wanted), file.name, device)
+
+
+@explaining("read", "Choose another file of class names.")
+def read_names(file: Path) -> list[str]:
+    """Class names in the order of the network's outputs: one a line, or a list in JSON."""
+    try:
+        text = file.read_text("utf-8-sig").strip()
+        names = json.loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines()]
+    except ValueError as error:
+        raise UserError(f"{file} holds neither a name a line nor a list in JSON: {error}.") from None
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{file} must hold a name for each class, one a line or as a list in JSON, and none empty.")
+    return list(names)
+
+
+def _learner(classifier: Classifier, source: str, device: torch.device | str) -> TaskLearner:
+    architecture, size = classifier.backbone.architecture, classifier.preprocessing.size
+    config = Config("adopted", "abd", data=DataConfig("folder", size), net=NetConfig(str(architecture)))
+    learner = TaskLearner(config, classifier, device)
+    weights, statistics = (count_bytes([*values]) for values in (classifier.parameters(), classifier.buffers()))
+    learner.ledger.append(
+        {
+            "task": 1,
+            "action": "adopted",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "source": source,
+            "classes": list(classifier.class_names),
+            "images_seen": 0,
+            "method": "adopted",
+            "keeps": str(Keeps.NOTHING),
+            "kept_bytes": 0,
+            "classifier_bytes": weights + statistics,
+            "kept": {"weights": weights, "statistics": statistics},
+            "images_kept": 0,
+        }
+    )
+    return learner

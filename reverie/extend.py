@@ -1,0 +1,470 @@
+"""One step of a model's life: from a person's images to a bigger, judged model.
+
+`plan` looks at the images and decides how to learn them, `learn` does it. `learn_folder` is both as a job on disk: it
+can be killed at any moment, and the same call goes on.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from reverie import defaults, disk, model_io
+from reverie.acceptance import Acceptance, judge
+from reverie.config import AugmentConfig, Config, DataConfig, build
+from reverie.data.folder import Progress, files_below, folders_in
+from reverie.data.images import Dataset, DiskImages, Images, pixel_statistics
+from reverie.data.material import Material, as_material, in_channels, sort_names
+from reverie.data.stream import Task
+from reverie.engine import Observer, Snapshot, find_device
+from reverie.errors import UserError, explaining
+from reverie.journal import Journal, RunFolder, locked, stopping_gently
+from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
+from reverie.methods import find_method, method_names
+from reverie.methods.base import Keeps
+from reverie.model_io import SavedModel
+from reverie.nets import Architecture, library
+from reverie.nets.classifier import ImageStatistics, Preprocessing
+from reverie.nets.weights import load_backbone
+from reverie.phase import Phase
+
+log = logging.getLogger("reverie")
+KnownClass = Literal["error", "skip", "refine"]
+DREAMS = 500  # that the old and the new model are compared on, at least
+PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
+MEASURED = 20  # steps of each phase, to know how long it will take
+MOST = 2.0  # times the usual schedule, however large the budget
+SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asks for; everything else is chosen by the rules of `defaults`."""
+
+    method: str = "abd"
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+    weights: Path | None = None  # of the backbone of a first step
+    budget: float | None = None  # seconds
+    on_known_class: KnownClass = "error"
+
+    def __post_init__(self) -> None:
+        if (keeps := find_method(self.method).keeps) != Keeps.NOTHING:
+            fitting = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
+            raise UserError(
+                f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder keeps nothing "
+                f"but the classifier. Use one of {', '.join(fitting)}."
+            )
+        if self.budget and (twice := [s for s in self.settings if s.partition("=")[0].strip() in SCHEDULE]):
+            raise UserError(f"A budget sets the schedule, and so does {twice[0]}. Leave one of them out.")
+
+    @property
+    def data(self) -> DataConfig:
+        data: DataConfig = build(DataConfig, defaults.settings_as_dict(self.settings).get("data", {}), "data.")
+        return data
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is to be learned onto which model, and how. Labels are in the order of the model that is to come."""
+
+    before: SavedModel | None
+    config: Config
+    preprocessing: Preprocessing
+    train: Images
+    held_out: Images
+    new: tuple[str, ...]  # classes, in the order in which they are learned
+    refined: tuple[str, ...]  # known classes of which there are further images
+    source: str
+    fingerprint: str
+    weights: Path | None = None
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return self.before.classifier.class_names if self.before else ()
+
+    @property
+    def number(self) -> int:
+        return len(self.before.ledger) if self.before else 0
+
+    def task(self) -> Task:
+        return Task(self.number, self.new, len(self.known), self.train)
+
+    def learner(self, device: torch.device) -> TaskLearner:
+        """Before the step, with a classifier of its own."""
+        if self.before is not None:
+            learner = TaskLearner(self.config, copy.deepcopy(self.before.classifier), device)
+            learner.ledger = list(self.before.ledger)
+            return learner
+        learner = TaskLearner.fresh(self.config, self.preprocessing, device=device)
+        if self.weights is not None:
+            load_backbone(learner.classifier.backbone, self.weights)
+        return learner
+
+    def counts(self, images: Images) -> dict[str, int]:
+        """Images by class."""
+        names = (*self.known, *self.new)
+        counted = torch.bincount(images.labels, minlength=len(names)).tolist()
+        return {name: count for name, count in zip(names, counted, strict=True) if count}
+
+    def lines(self) -> list[str]:
+        """What was decided, for the person to see."""
+        config, train = self.config, self.config.train
+        kinds = "new class" if len(self.new) == 1 else "new classes"
+        learned = f"{len(self.new)} {kinds}: {_brief(self.new)}" if self.new else "no new classes"
+        refined = f"; further images of {_brief(self.refined)}" if self.refined else ""
+        beside = f", beside {len(self.known)} known" if self.known else ""
+        augment = config.augment
+        ways = [
+            *(["random crops"] if augment.crop or augment.resized_crop else []),
+            *(["mirrored"] if augment.flip else []),
+            *(["brightness and contrast"] if augment.brightness or augment.contrast else []),
+        ]
+        dreaming = f"{config.dream.steps} steps of dreaming, then " if _dreams(config) and self.known else ""
+        return [
+            f"{learned}{refined}{beside}; {len(self.train)} images to learn from, {len(self.held_out)} held out",
+            f"{self.preprocessing.size}×{self.preprocessing.size} pixels, {config.net.name}, augmented by "
+            f"{', '.join(ways) or 'nothing'}; classes are drawn equally often",
+            f"method {config.method}: {dreaming}{train.epochs} epochs in batches of {train.batch_size}, learning rate "
+            f"{train.lr:g}",
+        ]
+
+
+# --- deciding
+
+
+def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Progress | None = None) -> Step:
+    """Read the images, and choose by the rules whatever was not asked for."""
+    known = before.classifier.class_names if before else ()
+    new, old = sort_names(material.names, known)
+    if old and wish.on_known_class == "error":
+        raise UserError(
+            f"The model knows {_brief(old)} already. Say --on-known-class refine to learn from these images as further "
+            "examples, skip to leave them out, or rename the folder if it is another class."
+        )
+    refined = old if wish.on_known_class == "refine" else []
+    if refined and not find_method(wish.method).refines:
+        raise UserError(f"The method {wish.method!r} cannot learn further images of a known class; abd and base can.")
+    if not new and not refined:
+        raise UserError("There is nothing to learn: the model knows all these classes already.")
+    if before is None and len(new) == 1:
+        log.warning("%r is the only class: with nothing to tell it from, the network learns nothing yet.", new[0])
+    side, colourful = material.look()
+    said_net = defaults.settings_as_dict(wish.settings).get("net", {}).get("name")
+    if wish.weights and (before or "/" not in str(said_net)):
+        raise UserError("Weights are for the network of a first model, named by --backbone: torchvision/… or timm/….")
+    if before is None:
+        size, net, augment = wish.data.size or defaults.choose_size(side, said_net), said_net, AugmentConfig()
+    else:
+        size, net, augment = before.classifier.preprocessing.size, before.config.net.name, before.config.augment
+        if (wish.data.size or size, said_net or net) != (size, net):
+            raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave size and net out.")
+    if augment == AugmentConfig():
+        augment = defaults.choose_augmentation(size, colourful)
+    dataset = material.read(wish.data, size, {*new, *refined}, progress)
+    config = defaults.choose(
+        size,
+        len(dataset.train),
+        method=wish.method,
+        seed=wish.seed,
+        settings=wish.settings,
+        augment=augment,
+        net=net,
+        alone=bool(known) and len(new) == 1,
+    )
+    if _dreams(config) and config.dream.life == "carried":
+        raise UserError("A carried dreamer is kept from one step to the next, and a model folder keeps none.")
+    shape = before.classifier.preprocessing if before else _preprocessing(dataset, config, wish.weights)
+    names = [*known, *new]
+    train, held_out = (_in_order(part, dataset, names, shape.channels) for part in (dataset.train, dataset.test))
+    return Step(
+        before,
+        config,
+        shape,
+        train,
+        held_out,
+        tuple(new),
+        tuple(refined),
+        material.source,
+        dataset.fingerprint(),
+        wish.weights,
+    )
+
+
+def within(budget: float, step: Step, device: torch.device) -> Step:
+    """The same with a schedule for so many seconds, from the time that a few steps of each phase take."""
+    began, setup, training = time.monotonic(), 0.0, 0.0
+    learner, task = step.learner(device), step.task()
+    learner.method.begin(task)
+    learner.classifier.grow(task.names)
+    for phase in learner.method.phases(task):
+        watch = _Stopwatch(device, most=budget / 20)
+        with suppress(_Enough):
+            learner.engine.run(replace(phase, epochs=None, steps=MEASURED + 1), seed=0, observer=watch)
+        setup += watch.setup
+        training += watch.step * phase.total_steps
+    left = 0.9 * (budget - (time.monotonic() - began)) - setup
+    return replace(step, config=defaults.scaled(step.config, min(MOST, max(0.0, left) / training)))
+
+
+class _Enough(Exception):
+    """No more steps need to be seen."""
+
+
+class _Stopwatch(Observer):
+    """Takes the time of a few steps, or of fewer if they last longer than `most` seconds."""
+
+    def __init__(self, device: torch.device, most: float) -> None:
+        self.device, self.most = device, most
+        self.times = [time.monotonic()]
+
+    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
+        _synchronise(self.device)
+        self.times.append(time.monotonic())
+        if done >= MEASURED or (done >= 3 and self.times[-1] - self.times[0] > self.most):
+            raise _Enough
+
+    @property
+    def step(self) -> float:
+        """Seconds; the first is left out, which may have to set up things."""
+        return median(after - before for before, after in pairwise(self.times[1:]))
+
+    @property
+    def setup(self) -> float:
+        return max(0.0, self.times[1] - self.times[0] - self.step)
+
+
+def _preprocessing(dataset: Dataset, config: Config, weights: Path | None) -> Preprocessing:
+    """Normalised by the images to learn, or as the weights want it."""
+    size, statistics = dataset.train.shape[1], pixel_statistics(dataset.train)
+    if weights is None:
+        return Preprocessing(size, *statistics)
+    _, mean, deviation = library.usual_preprocessing(Architecture.parse(config.net.name))
+    return Preprocessing(size, mean, deviation, ImageStatistics(*statistics))
+
+
+def _in_order(images: Images, dataset: Dataset, names: Sequence[str], channels: int) -> Images:
+    label = torch.tensor([names.index(name) for name in dataset.class_names])
+    return in_channels(images.relabel(label[images.labels]), channels)
+
+
+def _dreams(config: Config) -> bool:
+    from reverie.methods.dreaming import DreamReplay
+
+    return issubclass(find_method(config.method), DreamReplay)
+
+
+def _brief(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# --- learning
+
+
+class _DreamTaker(LearnerObserver):
+    """Takes some of the dreams along before the dreamer goes."""
+
+    def __init__(self, learner: TaskLearner) -> None:
+        self.learner = learner
+        self.dreams: Tensor | None = None
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        dreamer = self.learner.method.dreamer
+        if dreamer is not None and phase.name != "dream":
+            self.dreams = dreamer.gallery(max(DREAMS, 20 * dreamer.teacher.seen))[0]
+
+
+def learn(
+    step: Step,
+    device: torch.device,
+    observer: LearnerObserver | None = None,
+    check: Images | None = None,
+    lineage: tuple[str, ...] = (),
+    checkpoint: Checkpoint | None = None,
+) -> tuple[SavedModel, Acceptance]:
+    """The model after the step, and the report on it. The model before is left as it is."""
+    learner = step.learner(device)
+    if checkpoint is not None:
+        learner.prepare(checkpoint.state, known=len(step.known))
+    taker = _DreamTaker(learner)
+    learner.learn(step.task(), Several(observer or LearnerObserver(), taker), checkpoint)
+    before = None
+    if step.before is not None:
+        before = TaskLearner.of(replace(step.before, classifier=copy.deepcopy(step.before.classifier)), device)
+    previous = step.before.acceptance if step.before else None
+    report = judge(before, learner, step.held_out, taker.dreams, check, previous=previous)
+    learner.ledger[-1] |= {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": step.source,
+        "images": step.counts(step.train),
+        "held_out": step.counts(step.held_out),
+        "refined": list(step.refined),
+        "fingerprint": step.fingerprint,
+    }
+    threshold = rejection_threshold(learner, step.held_out, taker.dreams)
+    classifier = learner.classifier.cpu()
+    return SavedModel(classifier, step.config, learner.ledger, lineage, threshold, report.as_dict()), report
+
+
+def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Tensor | None) -> float:
+    """The largest confidence that at least 95 % of the held-out images reach, and at least 95 % of the dreams."""
+    sure = [torch.cat([logits.softmax(dim=1).amax(dim=1) for logits in learner.logits(held_out)])]
+    if dreams is not None:
+        with torch.inference_mode(), learner.engine.arithmetic():
+            parts = [learner.classifier(part).softmax(dim=1).amax(dim=1) for part in dreams.split(500)]
+        sure.append(torch.cat(parts).float().cpu())
+    return min(float(part.quantile(1 - PASSING, interpolation="lower")) for part in sure)
+
+
+# --- a job on disk
+
+
+def learn_folder(
+    folder: Path,
+    to: Path,
+    old: Path | None = None,
+    wish: Wish | None = None,
+    *,
+    device: str = "auto",
+    check: Path | None = None,
+    observer: LearnerObserver | None = None,
+    reading: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    checkpoint_seconds: float = 30.0,
+) -> tuple[SavedModel, Acceptance]:
+    """Learn the classes of `folder` onto the model `old`, and write the model `to`."""
+    wish, where = wish or Wish(), find_device(device)
+    job = _Job(to)
+    job.refuse_finished()
+    before = model_io.load(old) if old else None
+    step = plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
+    to_check = read_check(check, step) if check else None
+    with job.at_work():
+        stored = job.claimed(_asked(step, wish, old))
+        if stored is None:
+            if wish.budget:
+                step = within(wish.budget, step, where)
+            job.claim(_asked(step, wish, old), step.config)
+        else:
+            step = replace(step, config=stored)
+        for line in step.lines():
+            say(line)
+        journal = Journal(job.folder, checkpoint_seconds, lambda: _synchronise(where))
+        resting, snapshot = journal.recover()
+        journal.tasks = 1
+        journal.begin_task(0)
+        checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot) if resting else None
+        lineage = (*before.lineage, model_io.digest(old)) if before and old else ()
+        with stopping_gently(journal):
+            followed = Several(journal, observer or LearnerObserver())
+            model, report = learn(step, where, followed, to_check, lineage, checkpoint)
+        job.finish(model)
+    return model, report
+
+
+class _Job:
+    """The hidden folder beside the target in which a model is made. There is never a pixel in it."""
+
+    def __init__(self, to: Path) -> None:
+        self.to = to
+        self.folder = RunFolder(to.parent / f".{to.name}.learning")
+        self.file = self.folder.path / "job.json"
+
+    def refuse_finished(self) -> None:
+        if self.to.exists():
+            raise UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with locked(self.folder.path, "Choose another --to."):
+            try:
+                self.refuse_finished()  # by another process, while this one was reading the images
+                yield
+            finally:
+                if not self.file.exists():  # nothing that could go on
+                    shutil.rmtree(self.folder.path, ignore_errors=True)
+
+    def claimed(self, asked: Mapping[str, Any]) -> Config | None:
+        """The configuration of the same job, begun before. Another job is refused."""
+        if not self.file.exists():
+            return None
+        try:
+            stored = disk.read_json(self.file)
+            config = Config.from_dict(stored["config"])
+        except (ValueError, LookupError, TypeError, UserError):
+            raise UserError(f"{self.file} is damaged. Delete {self.folder.path} to begin anew.") from None
+        differences = [key for key in asked if asked[key] != stored["asked"].get(key)]
+        if differences:
+            raise UserError(
+                f"A job for {self.to} was begun and not ended, with other values of: {', '.join(differences)}. "
+                f"Repeat that command, delete {self.folder.path} to give it up, or choose another --to."
+            )
+        return config
+
+    def claim(self, asked: Mapping[str, Any], config: Config) -> None:
+        disk.write_json(self.file, {"asked": dict(asked), "config": config.as_dict()})
+
+    def finish(self, model: SavedModel) -> None:
+        made = self.folder.path / "model"
+        model_io.save(made, model, overwrite=True)
+        with explaining("written", "Choose another --to."):
+            made.rename(self.to)
+        self.file.unlink()  # so that the folder goes
+
+
+def _asked(step: Step, wish: Wish, old: Path | None) -> dict[str, Any]:
+    """What makes a job this one and no other, in a person's words."""
+    return {
+        "the images": step.fingerprint,
+        "the model to extend": model_io.digest(old) if old else None,
+        "the method": wish.method,
+        "the seed": wish.seed,
+        "the settings": list(wish.settings),
+        "the weights": _digest(wish.weights) if wish.weights else None,
+        "the budget": wish.budget,
+        "the rule for known classes": wish.on_known_class,
+    }
+
+
+@explaining("read", "Choose another file of weights.")
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def read_check(folder: Path, step: Step) -> Images:
+    """Images to compare the models on: in class folders, or all in one, without labels (-1)."""
+    names, shape = [*step.known, *step.new], step.preprocessing
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder} to check the model on.")
+    if classes := folders_in(folder):
+        if strange := [inner.name for inner in classes if inner.name not in names]:
+            raise UserError(f"The model will not know {_brief(strange)} of {folder}. Take them out of the check.")
+        found = [(file, names.index(inner.name)) for inner in classes for file in files_below(inner)]
+        files, labels = [file for file, _ in found], torch.tensor([label for _, label in found])
+    else:
+        files = files_below(folder)
+        labels = torch.full((len(files),), -1)
+    if not files:
+        raise UserError(f"There are no images in {folder} to check the model on.")
+    return in_channels(DiskImages(tuple(files), labels, shape.size, checked=False), shape.channels)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

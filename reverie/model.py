@@ -1,0 +1,185 @@
+"""What a person holds in Python: a learner that speaks folders, names and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from reverie import adoption, extend, model_io
+from reverie.data.images import MemoryImages
+from reverie.data.material import as_material, as_pixels, fitted, in_channels
+from reverie.defaults import parse_duration
+from reverie.engine import find_device
+from reverie.errors import UserError
+from reverie.extend import KnownClass, Wish
+from reverie.learner import LearnerObserver, TaskLearner
+from reverie.model_io import SavedModel
+
+if TYPE_CHECKING:
+    from reverie.acceptance import Acceptance
+    from reverie.answer import Answer, Evaluation
+    from reverie.dreams import Dreams
+
+
+class Learner:
+    """`learn` some classes, then others without the images of the first; `predict`, `evaluate`, `dream`, `save`.
+
+    Whatever is not said is chosen from the images of the first step by the rules in docs/practice.md. `settings` are
+    those of the command's `--set`, such as "train.lr=0.05".
+    """
+
+    def __init__(
+        self,
+        backbone: str | None = None,
+        *,
+        weights: Path | str | None = None,
+        size: int | None = None,
+        method: str = "abd",
+        seed: int = 0,
+        device: str = "auto",
+        settings: Sequence[str] = (),
+    ) -> None:
+        self.device = find_device(device)
+        self.method, self.seed, self.settings = method, seed, tuple(settings)
+        self._first_settings = (f"net.name={backbone}",) * (backbone is not None) + (f"data.size={size}",) * bool(size)
+        self._weights = Path(weights) if weights else None
+        self._saved: SavedModel | None = None
+        self._digest: str | None = None  # of the folder that holds the model as it is
+        self._task_learner: TaskLearner | None = None
+
+    @classmethod
+    def of(cls, saved: SavedModel, *, device: str = "auto", digest: str | None = None) -> Learner:
+        """A learner that goes on from a model."""
+        learner = cls(method=saved.config.method, seed=saved.config.seed, device=device)
+        learner._saved, learner._digest = saved, digest
+        return learner
+
+    @property
+    def saved(self) -> SavedModel:
+        """The model, its ledger, its lineage and the report on its last step."""
+        if self._saved is None:
+            raise UserError("This learner has not learned anything yet. Call learn(...) first.")
+        return self._saved
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of all classes, in learned order."""
+        return self._saved.classifier.class_names if self._saved else ()
+
+    @property
+    def task_learner(self) -> TaskLearner:
+        """The classifier with its method and engine, as runs use it."""
+        if self._task_learner is None:
+            self._task_learner = TaskLearner.of(self.saved, self.device)
+        return self._task_learner
+
+    def learn(
+        self,
+        material: Any,
+        *,
+        names: Sequence[str] | None = None,
+        budget: str | None = None,
+        on_known_class: KnownClass = "error",
+        check: Path | str | None = None,
+        observer: LearnerObserver | None = None,
+    ) -> Acceptance:
+        """Learn the classes of a folder, of `(images, labels)`, or of a torch Dataset, beside those already known.
+
+        Images are uint8, or floating-point numbers from 0 to 1, with the channels first or last; labels are names, or
+        numbers into `names`. Some images of each class are held out; the report judges the model by them. If anything
+        goes wrong, the learner is as it was before.
+        """
+        settings = self.settings if self._saved else (*self._first_settings, *self.settings)
+        seconds = parse_duration(budget) if budget else None
+        weights = None if self._saved else self._weights
+        wish = Wish(self.method, self.seed, settings, weights, seconds, on_known_class)
+        step = extend.plan(self._saved, as_material(material, names, wish.data.holdout), wish)
+        to_check = extend.read_check(Path(check), step) if check else None
+        if wish.budget:
+            step = extend.within(wish.budget, step, self.device)
+        lineage = self._saved.lineage if self._saved else ()
+        lineage += (self._digest,) if self._digest else ()
+        self._saved, report = extend.learn(step, self.device, observer, to_check, lineage)
+        self._digest = self._task_learner = None
+        return report
+
+    def predict(self, images: Any, *, top: int = 1, reject: bool | float = False) -> list[Answer]:
+        """The names that fit best, for files, folders, or images such as `learn` takes.
+
+        With `reject`, answers less sure than the model's threshold, or the one given, are marked as rejected.
+        """
+        from reverie.answer import predict
+
+        if reject is True and self.saved.rejection is None:
+            raise UserError("This model has no threshold of its own; say one, such as reject=0.7.")
+        threshold = self.saved.rejection if reject is True else reject or None
+        return predict(self.task_learner, self._shown(images), top=top, reject=threshold)
+
+    def evaluate(self, images: Any, *, new: Collection[str] | None = None) -> Evaluation:
+        """Accuracy by class, old and new (those of the last step, unless said otherwise), and what is mistaken.
+
+        For a folder of class folders, or `(images, names)`.
+        """
+        from reverie.answer import evaluate
+
+        if isinstance(images, tuple):
+            images, names = images
+            if strange := sorted(set(names) - set(self.classes)):
+                raise UserError(f"The model does not know {strange[0]!r}. It knows {', '.join(self.classes)}.")
+            labels = torch.tensor([self.classes.index(name) for name in names])
+            images = MemoryImages(self._shown(images), labels)
+        return evaluate(self.task_learner, images, new=new)
+
+    def dream(self, per_class: int = 8, *, steps: int | None = None, seed: int = 0) -> Dreams:
+        """What the model remembers: images made from its weights alone."""
+        from reverie.dreams import dream
+
+        return dream(self.task_learner, per_class, steps=steps, seed=seed)
+
+    def _shown(self, images: Any) -> Any:
+        """Images in memory as the classifier takes them. Paths are left to whoever reads them."""
+        listed = list(images) if isinstance(images, list | tuple) else [images]
+        if all(isinstance(item, str | Path) for item in listed):
+            return images
+        parts = [as_pixels(item) for item in listed]
+        pixels = [image for part in parts for image in (part if part.ndim == 4 else [part])]
+        shape, rows = self.saved.classifier.preprocessing, torch.arange(len(pixels))
+        return in_channels(MemoryImages(fitted(pixels, shape.size), rows), shape.channels).read(rows)
+
+    def save(self, folder: Path | str, overwrite: bool = False) -> None:
+        """Write a model folder: weights, classes, preprocessing, a card, and the ledger."""
+        model_io.save(Path(folder), self.saved, overwrite)
+        self._digest = model_io.digest(Path(folder))
+
+
+def load(folder: Path | str, device: str = "auto", build: Callable[[], nn.Module] | None = None) -> Learner:
+    """A learner from a model folder, ready to predict or to learn more. No code from the folder is run.
+
+    `build` makes the network of a model that was adopted from a module of one's own.
+    """
+    path = Path(folder)
+    return Learner.of(model_io.load(path, build), device=device, digest=model_io.digest(path))
+
+
+def adopt(
+    module: nn.Module,
+    classes: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+    size: int,
+    images: tuple[Sequence[float], Sequence[float]] | None = None,
+    device: str = "auto",
+) -> Learner:
+    """A learner that does what `module` does, and learns more. The module itself is left as it is.
+
+    It must end in a linear layer that makes the logits of `classes`, and have BatchNorm layers. `mean` and `std` are
+    what pixels between 0 and 1 are normalised by, `size` is the side of the images in pixels. `images` are mean and
+    deviation of the training images, where they are known and others than those.
+    Saved, it is loaded again with `reverie.load(folder, build=function)`: the function makes a module such as this.
+    """
+    made = adoption.adopt(module, classes, mean, std, size, images)
+    return Learner.of(SavedModel(made.classifier, made.config, made.ledger), device=device)

@@ -1,0 +1,82 @@
+"""Weight files of other people, read without running any code that may be in them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from reverie.errors import UserError
+from reverie.nets.backbone import Backbone, Headless
+
+NESTS = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights in what they save
+WRAPPERS = ("module.", "_orig_mod.")  # put before every name by DataParallel and torch.compile
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """A state dict, from a .safetensors file or from one that torch.save wrote, whatever it is wrapped in."""
+    try:
+        found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except pickle.UnpicklingError as error:
+        if "GLOBAL" not in str(error):  # the name of a function or class, in torch's words
+            raise _damaged(file) from None
+        raise UserError(
+            f"{file} holds more than weights, and reading it would run code. Where the model was made, save its "
+            "weights alone: torch.save(model.state_dict(), file)."
+        ) from None
+    except (SafetensorError, EOFError, RuntimeError, ValueError, KeyError):
+        raise _damaged(file) from None
+    for nest in NESTS:
+        if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):
+            found = found[nest]
+    if not isinstance(found, Mapping) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{file} holds no state dict: it should be what model.state_dict() gives.")
+    return _unwrapped(dict(found))
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
+    """Every weight must be there and fit. `file` is where they are from, for messages."""
+    own = module.state_dict()
+    missing = [name for name in own if name not in weights and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in weights if name not in own]
+    misfits = [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    if missing or surplus:
+        what = f"has no {_some(missing)}" if missing else f"has {_some(surplus)} besides"
+        raise UserError(f"The weights in {file} are not of this network ({type(module).__name__}): the file {what}.")
+    if misfits:
+        first = misfits[0]
+        theirs, ours = list(weights[first].shape), list(own[first].shape)
+        raise UserError(f"The weights in {file} do not fit: {first} is {theirs} there, and {ours} in this network.")
+    module.load_state_dict(dict(weights), strict=False)
+
+
+def load_backbone(backbone: Backbone, file: Path) -> None:
+    """A library's network without its head takes the weights of the whole network, whatever classes it knew."""
+    if not isinstance(backbone, Headless):
+        raise UserError(f"Weights are for networks of torchvision and timm, not for {backbone.architecture}.")
+    head = str(backbone.architecture.options["head"])
+    weights = {name: value for name, value in read_weights(file).items() if not name.startswith(f"{head}.")}
+    load_weights(backbone.body, weights, file)
+
+
+def _damaged(file: Path) -> UserError:
+    return UserError(f"{file} is no file of weights (.safetensors, or written by torch.save), or it is damaged.")
+
+
+def _unwrapped(weights: dict[str, Any]) -> dict[str, Tensor]:
+    for wrapper in WRAPPERS:
+        if all(name.startswith(wrapper) for name in weights):
+            return _unwrapped({name.removeprefix(wrapper): value for name, value in weights.items()})
+    return weights
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,365 @@
+"""A step of learning: what is decided, what is refused, what comes out, and that a killed job goes on."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from reverie import defaults, extend, model_io
+from reverie.errors import Interrupted, UserError
+from reverie.extend import Wish, learn_folder
+from reverie.journal import locked
+from reverie.learner import LearnerObserver, TaskLearner
+from tests.conftest import write_digits
+
+QUICK = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
+
+
+def wish(**given):
+    return Wish(settings=QUICK, **given)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A model of the digits 0, 1 and 2, and folders of others."""
+    root = tmp_path_factory.mktemp("world")
+    write_digits(root / "first", (0, 1, 2), 20)
+    write_digits(root / "second", (3, 4), 20)
+    write_digits(root / "mixed", (2, 5), 20)
+    write_digits(root / "known", (0, 1), 20)
+    learn_folder(root / "first", root / "old", wish=Wish(settings=("train.epochs=20",)), device="cpu")
+    return root
+
+
+def extended(world, folder, to, **given):
+    return learn_folder(world / folder, to, world / "old", wish(**given), device="cpu")
+
+
+def test_a_first_model_knows_the_folders_by_name_and_is_judged(world):
+    saved = model_io.load(world / "old")
+    assert saved.classifier.class_names == ("0", "1", "2")
+    assert saved.classifier.preprocessing.size == 8
+    assert saved.acceptance["new"]["images"] == 12
+    assert saved.acceptance["new"]["accuracy"] > 0.8
+    assert 0 < saved.rejection <= 1
+    assert saved.lineage == ()
+    assert saved.config.preset == defaults.PRESET
+
+
+def test_the_ledger_says_what_was_learned_from(world):
+    (entry,) = model_io.load(world / "old").ledger
+    assert entry["source"] == "first"
+    assert entry["images"] == {"0": 16, "1": 16, "2": 16} and entry["held_out"] == {"0": 4, "1": 4, "2": 4}
+    assert entry["images_seen"] == 48 and entry["kept_bytes"] == 0
+    assert len(entry["fingerprint"]) == 32 and entry["date"].endswith("+00:00")
+
+
+def test_an_extension_leaves_the_old_folder_alone_and_names_it_in_its_lineage(world, tmp_path):
+    before = {file.name: file.read_bytes() for file in (world / "old").iterdir()}
+    saved, report = extended(world, "second", tmp_path / "new")
+    assert {file.name: file.read_bytes() for file in (world / "old").iterdir()} == before
+    assert saved.classifier.class_names == ("0", "1", "2", "3", "4")
+    assert saved.lineage == (model_io.digest(world / "old"),)
+    assert [entry["source"] for entry in saved.ledger] == ["first", "second"]
+    assert report.dreams is not None and report.dreams.images >= extend.DREAMS
+    assert [entry.name for entry in tmp_path.iterdir()] == ["new"]  # the work folder is gone
+
+
+def test_a_target_that_exists_is_refused_and_stays(world, tmp_path):
+    (tmp_path / "new").mkdir()
+    with pytest.raises(UserError, match="exists already, and stays as it is"):
+        extended(world, "second", tmp_path / "new")
+    assert [*tmp_path.iterdir()] == [tmp_path / "new"]
+
+
+# --- known classes
+
+
+def test_images_of_a_known_class_are_a_question(world, tmp_path):
+    with pytest.raises(UserError, match=r"knows '2' already\. Say --on-known-class refine"):
+        extended(world, "mixed", tmp_path / "new")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_they_can_be_skipped(world, tmp_path):
+    saved, _ = extended(world, "mixed", tmp_path / "new", on_known_class="skip")
+    assert saved.classifier.class_names == ("0", "1", "2", "5")
+    assert saved.ledger[-1]["images"] == {"5": 16} and saved.ledger[-1]["refined"] == []
+    with pytest.raises(UserError, match="nothing to learn"):
+        extended(world, "known", tmp_path / "other", on_known_class="skip")
+
+
+@pytest.mark.parametrize("method", ["abd", "base", "lwf", "deepinversion", "lwf-synthetic"])
+def test_they_can_refine_a_class_beside_a_new_one(world, tmp_path, method):
+    saved, _ = extended(world, "mixed", tmp_path / "new", on_known_class="refine", method=method)
+    assert saved.classifier.class_names == ("0", "1", "2", "5")
+    assert saved.ledger[-1]["images"] == {"2": 16, "5": 16}
+    assert saved.ledger[-1]["refined"] == ["2"] and saved.ledger[-1]["classes"] == ["5"]
+    assert all(torch.isfinite(value).all() for value in saved.classifier.state_dict().values())
+
+
+@pytest.mark.parametrize("method", ["abd", "base"])
+def test_they_can_refine_classes_without_any_new_one(world, tmp_path, method):
+    saved, _ = extended(world, "known", tmp_path / "new", on_known_class="refine", method=method)
+    assert saved.classifier.class_names == ("0", "1", "2")
+    assert saved.ledger[-1]["classes"] == [] and saved.ledger[-1]["refined"] == ["0", "1"]
+
+
+def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
+    """Zeros drawn white on black become black on white: the old model fails, the refined one does not."""
+    turned = tmp_path / "turned" / "0"
+    turned.mkdir(parents=True)
+    for file in (write_digits(tmp_path / "zeros", (0,), 60) / "0").iterdir():
+        Image.eval(Image.open(file), lambda value: 255 - value).save(turned / file.name)
+    settings = ("train.epochs=10", "dream.steps=100", "dream.width=16")
+    better = Wish(settings=settings, on_known_class="refine")
+    _, report = learn_folder(turned.parent, tmp_path / "new", world / "old", better, device="cpu")
+    step = extend.plan(model_io.load(world / "old"), extend.as_material(turned.parent), better)
+    old = TaskLearner(step.config, model_io.load(world / "old").classifier)
+    before = (old.predict(step.held_out).labels[:, 0] == step.held_out.labels).float().mean()
+    assert report.new.accuracy > before + 0.2
+
+
+def test_a_method_that_cannot_refine_says_so(world, tmp_path):
+    with pytest.raises(UserError, match="'r-dfcil' cannot learn further images"):
+        extended(world, "mixed", tmp_path / "new", on_known_class="refine", method="r-dfcil")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("method", "says"), [("rehearsal", "keeps a coreset"), ("joint", "keeps everything"), ("dgr", "keeps networks")]
+)
+def test_methods_that_keep_something_are_refused_with_the_reason(method, says):
+    with pytest.raises(UserError, match=f"{says} from one step to the next.* Use one of base, lwf"):
+        Wish(method)
+
+
+def test_a_carried_dreamer_is_refused(world, tmp_path):
+    carried = Wish(settings=("dream.life=carried",))
+    with pytest.raises(UserError, match="carried dreamer"):
+        learn_folder(world / "second", tmp_path / "new", world / "old", carried, device="cpu")
+
+
+@pytest.mark.parametrize("setting", ["data.size=16", "net.name=resnet20"])
+def test_a_model_keeps_its_size_and_its_network(world, tmp_path, setting):
+    with pytest.raises(UserError, match=r"a resnet8 for 8×8 pixels, and stays one"):
+        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(settings=(setting,)), device="cpu")
+
+
+def test_a_budget_and_a_schedule_exclude_each_other():
+    with pytest.raises(UserError, match=r"so does train\.epochs=3"):
+        Wish(settings=("train.epochs=3",), budget=60)
+
+
+def test_weights_need_a_network_of_a_library(world, tmp_path):
+    with pytest.raises(UserError, match="named by --backbone"):
+        learn_folder(world / "first", tmp_path / "new", wish=Wish(weights=tmp_path / "weights.pth"), device="cpu")
+
+
+# --- what is decided
+
+
+def test_what_was_decided_is_said(world):
+    step = extend.plan(model_io.load(world / "old"), extend.as_material(world / "second"), wish())
+    said = " ".join(step.lines())
+    assert "2 new classes: '3', '4', beside 3 known; 32 images to learn from, 8 held out" in said
+    assert "8×8 pixels, resnet8" in said and "mirrored" not in said
+    assert "method abd: 6 steps of dreaming, then 2 epochs in batches of 16" in said
+
+
+def test_a_model_keeps_the_augmentation_it_was_first_given(world, tmp_path):
+    given = Wish(settings=(*QUICK, "augment.flip=true", "augment.crop=2"))
+    saved, _ = learn_folder(world / "first", tmp_path / "old", wish=given, device="cpu")
+    step = extend.plan(saved, extend.as_material(world / "second"), wish())
+    assert step.config.augment == saved.config.augment and step.config.augment.flip
+
+
+def test_a_folder_extends_a_model_of_one_channel(tiny, tiny_stream, world, tmp_path):
+    learner = TaskLearner.fresh(tiny("abd"), extend.Preprocessing(8, (0.3,), (0.4,)))
+    learner.learn(tiny_stream[0])
+    learner.save(tmp_path / "grey")
+    names = set(learner.classifier.class_names)
+    folder = next(f for f in ("second", "known", "mixed") if not names & {p.name for p in (world / f).iterdir()})
+    saved, _ = learn_folder(world / folder, tmp_path / "new", tmp_path / "grey", wish(), device="cpu")
+    assert saved.classifier.preprocessing.channels == 1 and saved.classifier.seen == 4
+
+
+def test_a_budget_becomes_a_schedule_that_fits(world):
+    step = extend.plan(model_io.load(world / "old"), extend.as_material(world / "second"), Wish(settings=QUICK[2:]))
+    cpu = torch.device("cpu")
+    short, long = (extend.within(seconds, step, cpu).config for seconds in (0.5, 1e6))
+    assert short.train.epochs < step.config.train.epochs and short.dream.steps < step.config.dream.steps
+    assert long.train.epochs == extend.MOST * step.config.train.epochs  # more would not help
+
+
+def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
+    saved = model_io.load(world / "old")
+    step = extend.plan(saved, extend.as_material(world / "first"), wish(on_known_class="refine"))
+    learner = step.learner(torch.device("cpu"))
+    held_out = step.held_out
+    sure = learner.predict(held_out).probabilities[:, 0]
+    threshold = extend.rejection_threshold(learner, held_out, None)
+    assert (sure >= threshold).float().mean() >= extend.PASSING
+    assert threshold in sure.tolist()
+    noise = torch.randn(100, 3, 8, 8)
+    with_dreams = extend.rejection_threshold(learner, held_out, noise)
+    assert (learner.classifier.eval()(noise).softmax(1).amax(1) >= with_dreams).float().mean() >= extend.PASSING
+    assert with_dreams <= threshold
+
+
+def test_a_check_folder_may_have_labels_or_not(world, tmp_path):
+    check = write_digits(tmp_path / "check", (0, 4), 5, "test")
+    _, labelled = learn_folder(
+        world / "second", tmp_path / "a", world / "old", wish(method="base"), device="cpu", check=check
+    )
+    assert labelled.check_accuracy.images == 10 and labelled.check.images == 5
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted(check.rglob("*.png"))):
+        shutil.copy(file, flat / f"{number}.png")
+    _, bare = learn_folder(
+        world / "second", tmp_path / "b", world / "old", wish(method="base"), device="cpu", check=flat
+    )
+    assert bare.check_accuracy is None and bare.check.images == 10
+    (check / "zebra").mkdir()
+    with pytest.raises(UserError, match="will not know 'zebra'"):
+        learn_folder(world / "second", tmp_path / "c", world / "old", wish(), device="cpu", check=check)
+
+
+# --- a job that is stopped
+
+
+class StopAt(LearnerObserver):
+    """As Ctrl-C does, at a step of a phase."""
+
+    def __init__(self, phase, step):
+        self.phase, self.step, self.name = phase, step, ""
+
+    def phase_begins(self, phase, done):
+        self.name = phase.name
+
+    def step_ends(self, done, snapshot):
+        if (self.name, done) == (self.phase, self.step):
+            raise Interrupted
+
+
+@pytest.mark.parametrize(("phase", "step"), [("dream", 3), ("learn", 1)])
+def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
+    whole, _ = extended(world, "second", tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        learn_folder(
+            world / "second",
+            tmp_path / "new",
+            world / "old",
+            wish(),
+            device="cpu",
+            observer=StopAt(phase, step),
+            checkpoint_seconds=0,
+        )
+    assert not (tmp_path / "new").exists() and (tmp_path / ".new.learning" / "job.json").is_file()
+    saved, _ = extended(world, "second", tmp_path / "new")
+    for name, value in whole.classifier.state_dict().items():
+        assert torch.equal(value, saved.classifier.state_dict()[name])
+    assert saved.rejection == whole.rejection
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new", "whole"]
+
+
+def test_a_stopped_job_keeps_the_schedule_that_its_budget_gave(world, tmp_path, monkeypatch):
+    timed = Wish(settings=("dream.width=8",), budget=1.5)
+    arguments = (world / "second", tmp_path / "new", world / "old", timed)
+    with pytest.raises(Interrupted):
+        learn_folder(*arguments, device="cpu", observer=StopAt("learn", 1))
+    stored = json.loads((tmp_path / ".new.learning" / "job.json").read_text())["config"]
+    monkeypatch.setattr(extend, "within", None)  # not measured again
+    saved, _ = learn_folder(*arguments, device="cpu")
+    assert saved.config.as_dict() == stored
+
+
+def test_another_job_for_the_same_target_is_refused_with_the_difference(world, tmp_path):
+    with pytest.raises(Interrupted):
+        learn_folder(
+            world / "second", tmp_path / "new", world / "old", wish(), device="cpu", observer=StopAt("dream", 1)
+        )
+    with pytest.raises(UserError, match=r"not ended, with other values of: the images, the rule for known classes\."):
+        extended(world, "mixed", tmp_path / "new", on_known_class="skip")
+    with pytest.raises(UserError, match=r"other values of: the seed, the settings\. Repeat that command"):
+        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(seed=1, settings=QUICK[:1]), device="cpu")
+    extended(world, "second", tmp_path / "new")  # the first one is still whole
+
+
+def test_two_processes_cannot_make_the_same_model(world, tmp_path):
+    with locked(tmp_path / ".new.learning", ""), pytest.raises(UserError, match="Another process is at work"):
+        extended(world, "second", tmp_path / "new")
+
+
+def test_nothing_is_left_of_a_job_that_could_not_begin(world, tmp_path, monkeypatch):
+    def fail(*_):
+        raise UserError("no")
+
+    monkeypatch.setattr(extend, "within", fail)
+    with pytest.raises(UserError, match="no"):
+        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(budget=9), device="cpu")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_there_is_no_pixel_and_no_file_name_in_the_work_folder(world, tmp_path):
+    with pytest.raises(Interrupted):
+        learn_folder(
+            world / "second",
+            tmp_path / "new",
+            world / "old",
+            wish(),
+            device="cpu",
+            observer=StopAt("learn", 1),
+            checkpoint_seconds=0,
+        )
+    kept = b"".join(file.read_bytes() for file in (tmp_path / ".new.learning").rglob("*") if file.is_file())
+    assert len(kept) > 100_000
+    for file in (world / "second").rglob("*.png"):
+        image = Image.open(file)
+        assert image.tobytes() not in kept and image.convert("RGB").tobytes() not in kept
+        assert str(file).encode() not in kept
+
+
+# --- many steps
+
+
+def test_one_class_at_a_time_and_ten_extensions_in_a_row(tmp_path, caplog):
+    """Every digit alone, then two old ones again."""
+    settings = ("train.epochs=1", "dream.steps=2", "dream.width=8")
+    for number, digit in enumerate([*range(10), 3, 7]):
+        folder = write_digits(tmp_path / str(number), (digit,), 6)
+        old = tmp_path / f"model {number - 1}" if number else None
+        again = Wish(settings=settings, on_known_class="refine")
+        saved, _ = learn_folder(folder, tmp_path / f"model {number}", old, again, device="cpu")
+        shutil.rmtree(folder)
+    assert saved.classifier.class_names == tuple("0123456789")
+    assert len(saved.ledger) == 12 and len(saved.lineage) == 11
+    assert caplog.text.count("'0' is the only class") == caplog.text.count("the only class") == 1
+
+
+# --- networks of other libraries
+
+
+def test_a_first_model_may_begin_with_weights_of_another(world, tmp_path):
+    from torchvision.models import resnet18
+
+    torch.save(resnet18(num_classes=7).state_dict(), tmp_path / "weights.pth")
+    began = {}
+
+    class Look(LearnerObserver):
+        def phase_ready(self, number, learner):
+            began.update({name: value.clone() for name, value in learner.classifier.state_dict().items()})
+
+    small = ("net.name=torchvision/resnet18", "data.size=32", "train.epochs=1", "train.batch_size=48")
+    given = Wish(settings=small, weights=tmp_path / "weights.pth")
+    saved, _ = learn_folder(world / "first", tmp_path / "new", wish=given, device="cpu", observer=Look())
+    theirs = torch.load(tmp_path / "weights.pth", weights_only=True)
+    assert torch.equal(began["backbone.body.layer3.0.conv1.weight"], theirs["layer3.0.conv1.weight"])
+    shape = saved.classifier.preprocessing
+    assert shape.mean == (0.485, 0.456, 0.406) and shape.images is not None
+    assert str(model_io.load(tmp_path / "new").classifier.backbone.architecture) == "torchvision/resnet18"

@@ -1,0 +1,173 @@
+"""The learner a person holds in Python: folders, arrays and names in, reports and answers out."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import reverie
+from reverie import model_io
+from reverie.errors import Interrupted, UserError
+from reverie.learner import LearnerObserver
+from tests.conftest import write_digits
+
+QUICK = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    write_digits(root / "first", (0, 1), 20)
+    write_digits(root / "second", (2,), 20)
+    return root
+
+
+@pytest.fixture
+def learner(root):
+    learner = reverie.Learner(settings=QUICK, device="cpu")
+    learner.learn(root / "first")
+    return learner
+
+
+def test_it_learns_folders_and_arrays_and_tells_how_well(learner, root):
+    assert learner.classes == ("0", "1")
+    assert learner.saved.ledger[0]["source"] == "first"
+    pixels = np.random.default_rng(0).random((10, 8, 8, 3), dtype=np.float32)
+    report = learner.learn((pixels, ["noise"] * 10))
+    assert learner.classes == ("0", "1", "noise")
+    assert report.new.images == 2 and report.dreams is not None
+    assert learner.saved.acceptance == report.as_dict()
+    learner.learn(root / "second")
+    assert learner.classes == ("0", "1", "noise", "2")
+
+
+def test_before_the_first_step_it_knows_nothing_and_says_so(tmp_path):
+    learner = reverie.Learner(device="cpu")
+    assert learner.classes == ()
+    with pytest.raises(UserError, match="not learned anything yet"):
+        learner.save(tmp_path / "model")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_saved_and_loaded_it_goes_on_to_the_very_same_model(learner, root, tmp_path):
+    learner.save(tmp_path / "model")
+    again = reverie.load(tmp_path / "model", device="cpu")
+    again.settings = learner.settings
+    assert again.classes == learner.classes
+    learner.learn(root / "second")
+    again.learn(root / "second")
+    for name, value in learner.saved.classifier.state_dict().items():
+        assert torch.equal(value, again.saved.classifier.state_dict()[name])
+    assert again.saved.lineage == learner.saved.lineage == (model_io.digest(tmp_path / "model"),)
+
+
+def test_the_command_and_python_make_the_same_model(learner, root, tmp_path):
+    from reverie.extend import Wish, learn_folder
+
+    saved, _ = learn_folder(root / "first", tmp_path / "model", wish=Wish(settings=QUICK), device="cpu")
+    for name, value in learner.saved.classifier.state_dict().items():
+        assert torch.equal(value, saved.classifier.state_dict()[name])
+
+
+def test_size_and_backbone_are_chosen_once(root):
+    learner = reverie.Learner("resnet14", size=12, settings=QUICK, device="cpu")
+    learner.learn(root / "first")
+    assert learner.saved.classifier.preprocessing.size == 12 and learner.saved.config.net.name == "resnet14"
+    learner.learn(root / "second")  # which does not ask for them again
+
+
+def test_an_interrupted_step_leaves_the_learner_as_it_was(learner, root):
+    class Stop(LearnerObserver):
+        def step_ends(self, done, snapshot):
+            raise Interrupted
+
+    before = {name: value.clone() for name, value in learner.saved.classifier.state_dict().items()}
+    with pytest.raises(Interrupted):
+        learner.learn(root / "second", observer=Stop())
+    assert learner.classes == ("0", "1")
+    for name, value in learner.saved.classifier.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_it_answers_about_files_folders_and_images_in_memory(learner, root):
+    files = sorted((root / "first" / "0").iterdir())
+    by_file = learner.predict(files, top=2)
+    pictures = [Image.open(file) for file in files]
+    arrays = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
+    for images in (root / "first" / "0", pictures, arrays, torch.from_numpy(arrays) / 255, arrays[..., :1]):
+        answers = learner.predict(images, top=2)
+        assert [answer.names for answer in answers] == [answer.names for answer in by_file]
+        assert [answer.probabilities for answer in answers] == [answer.probabilities for answer in by_file]
+    assert len(learner.predict(arrays[0])) == 1
+    assert len(learner.predict(np.repeat(arrays, 3, axis=1))) == len(files)  # of any size
+
+
+def test_it_rejects_by_its_own_threshold_or_by_another(learner):
+    noise = torch.rand(20, 3, 8, 8)
+    sure = [answer.probabilities[0] for answer in learner.predict(noise)]
+    threshold = learner.saved.rejection
+    assert [answer.rejected for answer in learner.predict(noise, reject=True)] == [p < threshold for p in sure]
+    assert all(answer.rejected for answer in learner.predict(noise, reject=1.1))
+    learner.saved.rejection = None
+    with pytest.raises(UserError, match="no threshold of its own"):
+        learner.predict(noise, reject=True)
+
+
+def test_it_is_evaluated_on_a_folder_and_on_images_in_memory(learner, root):
+    learner.learn(root / "second")
+    on_folder = learner.evaluate(root / "first")
+    files = sorted((root / "first").rglob("*.png"))
+    names = [file.parent.name for file in files]
+    in_memory = learner.evaluate(([Image.open(file) for file in files], names))
+    assert torch.equal(on_folder.confusion, in_memory.confusion)
+    assert on_folder.new == {"2"}
+    with pytest.raises(UserError, match="does not know 'zebra'"):
+        learner.evaluate((torch.rand(1, 3, 8, 8), ["zebra"]))
+
+
+def test_it_dreams_of_what_it_knows(learner):
+    dreams = learner.dream(2, steps=3)
+    assert dreams.class_names == ("0", "1")
+
+
+def test_a_budget_in_words(root):
+    learner = reverie.Learner(settings=("dream.width=8",), device="cpu")
+    learner.learn(root / "second", budget="0.1s")
+    assert 2 <= learner.saved.config.train.epochs < 100
+    with pytest.raises(UserError, match="90s, 10min or 1h"):
+        learner.learn(root / "first", budget="soon")
+
+
+def test_the_model_of_a_run_is_loaded_and_extended(tiny, tmp_path, root):
+    reverie.run(tiny("abd", "stream.take=1"), tmp_path / "run", device="cpu")
+    learner = reverie.load(tmp_path / "run" / "model", device="cpu")
+    known = learner.classes
+    learner.settings = QUICK
+    name = next(digit for digit in range(10) if str(digit) not in known)
+    learner.learn(write_digits(tmp_path / "more", (name,), 10))
+    assert learner.classes == (*known, str(name))
+
+
+class Own(torch.nn.Module):
+    """Somebody's small network."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()
+        )
+        self.out = torch.nn.Linear(8 * 64, 2)
+
+    def forward(self, images):
+        return self.out(self.body(images))
+
+
+def test_a_module_of_ones_own_is_adopted_extended_saved_and_loaded(root, tmp_path):
+    learner = reverie.adopt(Own(), classes=["x", "y"], mean=[0.5] * 3, std=[0.5] * 3, size=8, device="cpu")
+    learner.settings = QUICK
+    learner.learn(root / "second")
+    assert learner.classes == ("x", "y", "2")
+    learner.save(tmp_path / "model")
+    again = reverie.load(tmp_path / "model", device="cpu", build=Own)
+    images = torch.rand(4, 3, 8, 8)
+    assert again.predict(images, top=3) == learner.predict(images, top=3)
