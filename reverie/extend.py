@@ -454,14 +454,15 @@ def read_check(folder: Path, step: Step) -> Images:
         raise UserError(f"There is no folder {folder} to check the model on.")
     if classes := folders_in(folder):
         if strange := [inner.name for inner in classes if inner.name not in names]:
-            raise UserError(f"The model will not know {_brief(strange)} of {folder}. Take them out of the check.")
-        found = [(file, names.index(inner.name)) for inner in classes for file in files_below(inner)]
+            log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
+        known = [inner for inner in classes if inner.name in names]
+        found = [(file, names.index(inner.name)) for inner in known for file in files_below(inner)]
         files, labels = [file for file, _ in found], torch.tensor([label for _, label in found])
     else:
         files = files_below(folder)
         labels = torch.full((len(files),), -1)
     if not files:
-        raise UserError(f"There are no images in {folder} to check the model on.")
+        raise UserError(f"There are no images in {folder} that the model could be checked on.")
     return in_channels(DiskImages(tuple(files), labels, shape.size, checked=False), shape.channels)
 
 

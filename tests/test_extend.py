@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from reverie import defaults, extend, model_io
+from reverie.data.material import as_material
 from reverie.errors import Interrupted, UserError
 from reverie.extend import Wish, learn_folder
 from reverie.journal import locked
@@ -225,9 +226,16 @@ def test_a_check_folder_may_have_labels_or_not(world, tmp_path):
         world / "second", tmp_path / "b", world / "old", wish(method="base"), device="cpu", check=flat
     )
     assert bare.check_accuracy is None and bare.check.images == 10
-    (check / "zebra").mkdir()
-    with pytest.raises(UserError, match="will not know 'zebra'"):
-        learn_folder(world / "second", tmp_path / "c", world / "old", wish(), device="cpu", check=check)
+
+
+def test_a_check_folders_strange_classes_are_named_and_left_aside(world, tmp_path, caplog):
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
+    check = write_digits(tmp_path / "check", (0, 4, 9), 5, "test")
+    assert set(extend.read_check(check, step).labels.tolist()) == {0, 4}
+    assert "will not know '9'" in caplog.text
+    strange = write_digits(tmp_path / "strange", (9,), 5, "test")
+    with pytest.raises(UserError, match="no images in .*strange that the model could be checked on"):
+        extend.read_check(strange, step)
 
 
 # --- a job that is stopped
