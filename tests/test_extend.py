@@ -234,7 +234,7 @@ def test_a_check_folders_strange_classes_are_named_and_left_aside(world, tmp_pat
     assert set(extend.read_check(check, step).labels.tolist()) == {0, 4}
     assert "will not know '9'" in caplog.text
     strange = write_digits(tmp_path / "strange", (9,), 5, "test")
-    with pytest.raises(UserError, match="no images in .*strange that the model could be checked on"):
+    with pytest.raises(UserError, match=r"no images in .*strange that the model could be checked on"):
         extend.read_check(strange, step)
 
 
