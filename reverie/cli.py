@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
@@ -55,6 +56,7 @@ DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cu
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints inside a phase.")]
 
 
@@ -88,7 +90,10 @@ def run(
     settings: Settings = None,
     checkpoint_every: CheckpointEvery = 30.0,
     share_first_task: Annotated[
-        bool, typer.Option("--share-first-task", help="Train it once for all runs beside this one that have the same.")
+        bool,
+        typer.Option(
+            "--share-first-task", help="Train it, and dream of it, once for all runs beside this one that do the same."
+        ),
     ] = False,
 ) -> None:
     """Learn a stream of tasks with one method, and report the figures.
@@ -293,6 +298,77 @@ def bench(
         console.print(f"{out}", soft_wrap=True)
 
 
+@app.command(epilog="Example: reverie diagnose runs/deepinversion runs/abd --out runs/diagnosis")
+def diagnose(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder.", show_default=False)] = None,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OTHER]", help="Another that shares task 1 and its dreams.", show_default=False),
+    ] = None,
+    task: Annotated[int, typer.Option(help="After which task; counted from 1.")] = 2,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Make the paper's figures: first two tasks with DeepInversion and ABD.")
+    ] = False,
+    preset: Annotated[str, typer.Option(help="With --paper: what is learned.")] = "cifar100-10",
+    seed: Annotated[int, typer.Option("--seed", "-s", help="With --paper: of the runs.")] = 0,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for figures and numbers.", show_default="diagnosis, in RUN or beside two"),
+    ] = None,
+    data: DataFolder = Path("data"),
+    device: DeviceName = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """See why it works: old images, dreams of them and new images in the features of a learned task.
+
+    Writes mid.png, mmd.png, tsne.png, confusion.png, dreams.png and diagnosis.json. The run must have kept its models
+    and dreamers: reverie run … --set 'keep=[models, dreamers]'. Two runs must share task 1 and the dreams of it:
+    make them in one folder with --share-first-task.
+
+    With --paper the runs are made first; stop it at any moment, the same command goes on. It ends by saying whether
+    the paper's finding holds.
+    """
+    from reverie import diagnose as diagnosis
+    from reverie import provenance
+    from reverie.progress import counting, following
+
+    said, command = _beside(as_json), provenance.command_line()
+    if paper:
+        if run is not None:
+            raise UserError("--paper makes its own runs; leave the folder out, or leave --paper out.")
+        where = out or Path("runs") / f"diagnosis-{Path(preset).stem}-seed{seed}"
+        folders = diagnosis.paper_runs(
+            preset,
+            where,
+            lambda method: following(said, f"{Path(preset).stem} {method}"),
+            seed=seed,
+            settings=settings or (),
+            data=data,
+            device=device,
+            command=command,
+        )
+    elif run is None:
+        raise UserError("Say which run, by its folder; or let --paper make two.")
+    elif settings:
+        raise UserError("--set belongs to --paper: a run that is there already cannot be changed.")
+    else:
+        folders = [run, *([other] if other else [])]
+        where = out or (run.parent if other else run) / "diagnosis"
+    with counting(said, "reading images") as progress:
+        facts, files = diagnosis.diagnose(
+            folders, where, task=task, data=data, device=device, command=command, progress=progress
+        )
+    if as_json:
+        print_json(facts)
+        return
+    for made in diagnosis.as_tables(facts["runs"]):
+        print_table(*made)
+        console.print()
+    for line in [*diagnosis.lines(facts["runs"]), *map(str, files)]:
+        console.print(line, soft_wrap=True)
+
+
 @app.command(epilog="Example: reverie results --write README.md")
 def results(
     folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
@@ -432,6 +508,18 @@ def _print_result(result: dict[str, Any], folder: Path) -> None:
             f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True
         )
     console.print(f"{folder / 'result.json'}", soft_wrap=True)
+
+
+def print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _beside(as_json: bool) -> Console:
+    """Where progress is shown: beside the answer, which JSON must have for itself."""
+    if not as_json:
+        return console
+    log_to(aside)
+    return aside
 
 
 def _numbers(text: str, option: str) -> list[int]:

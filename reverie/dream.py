@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from reverie import losses, seeding
 from reverie.config import DreamConfig
 from reverie.data.augment import Normaliser
-from reverie.data.feed import NoData
+from reverie.data.feed import Batch, NoData
 from reverie.data.images import images_at_once
 from reverie.errors import UserError
 from reverie.fast import fusable
@@ -70,11 +70,14 @@ class Dreamer:
             moves={"generator": self.generator},
             rests=[self.watched],
             steps=self.config.steps,
-            prepare=lambda batch, rng: Noise(self._noise(self.batch_size, rng)),
+            prepare=self.prepare,
             memory=self.memory,
             full_precision=not self.config.mixed,
             summary=self.coverage,
         )
+
+    def prepare(self, batch: Batch, rng: torch.Generator) -> Noise:
+        return Noise(self._noise(self.batch_size, rng))
 
     def losses(self, noise: Noise) -> Mapping[str, Tensor]:
         images = self.generator(noise.values)

@@ -1,8 +1,9 @@
-"""The first task, trained once and gone on from by every run beside it that would train the very same.
+"""The first task and the dreams of it, trained once and gone on from by every run beside that would train the same.
 
-What is shared is the engine's snapshot from the end of the first phase, which a run takes for its own checkpoint. Two
-first phases are the same when everything that goes into them is: that is looked up in the phase itself, not guessed
-from the configuration, and what is not known to make no difference ends in a phase of one's own (docs/tables.md).
+What is shared is the engine's snapshot from the end of a phase, the first of the first or of the second task, which a
+run takes for its own checkpoint. Two phases are the same when everything that goes into them is: that is looked up in
+the phase itself, not guessed from the configuration, and what is not known to make no difference ends in a phase of
+one's own (docs/tables.md).
 """
 
 from __future__ import annotations
@@ -11,56 +12,62 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from reverie import disk
 from reverie.data.augment import Augmenter
-from reverie.data.feed import DeviceFeed, StreamingFeed
+from reverie.data.feed import DeviceFeed, NoData, StreamingFeed
 from reverie.data.stream import Task
+from reverie.dream import Dreamer
 from reverie.engine import Snapshot
 from reverie.journal import Journal, read_events
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.abd import ABD
 from reverie.methods.base import Method
 from reverie.phase import Phase
+from reverie.provenance import digest
 
 log = logging.getLogger("reverie")
-FOLDER = "first-tasks"  # beside the run folders that share it
+FOLDERS = ("first-tasks", "first-dreams")  # by task; beside the run folders that share them
+FOUND = ("first_task", "first_dreams")  # how a run's result calls them
 # Losses that look at the classifier and the batch, at nothing else, and change neither; a test holds them to it.
-PLAIN_LOSSES = (Method.first_losses, ABD.first_losses)
+PLAIN_LOSSES = (Method.first_losses, ABD.first_losses_of_every_row)
 _KEYED = {"name", "feed", "losses", "optimizer", "moves", "epochs", "steps", "full_precision"}  # the rest must be unset
 
 
 class FirstTask(LearnerObserver):
-    """Follows the first task of a run: finds its first phase trained already, or keeps it for those who come later."""
+    """Follows one of the first two tasks of a run: finds its first phase trained already, or keeps it for others."""
 
     def __init__(
         self, beside: Path, task: Task, origin: Sequence[Any], journal: Journal, session: dict[str, Any]
     ) -> None:
         """`origin` says which images the task consists of; `session`, what runs where."""
-        self.folder = beside.resolve().parent / FOLDER
-        self.task, self.origin, self.journal, self.session = task, origin, journal, session
+        self.folder = beside.resolve().parent / FOLDERS[task.index]
+        self.task, self.journal, self.session = task, journal, session
+        where = {name: value for name, value in session["environment"].items() if name != "commit"}
+        self.circumstances = [_code(), where, *origin]
         self._key: str | None = None  # of a phase that is to be kept
-        self._trained_by: dict[str, Any] = {}
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
 
     def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
-        ingredients = None if number else _ingredients(phase, learner, self.task)
+        """Not asked in a phase that goes on from its own checkpoint."""
+        look = _dream_ingredients if self.task.index else _ingredients
+        ingredients = None if number else look(phase, learner, self.task)
         if ingredients is None:
-            self._key = None
             return None
-        where = {name: value for name, value in self.session["environment"].items() if name != "commit"}
-        facts = [_code(), where, self.origin, ingredients]
-        key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
+        key = _short([*self.circumstances, ingredients])
         snapshot = self._find(key, phase)
-        self._key = key if snapshot is None else None
-        self._trained_by = {name: getattr(learner.config, name) for name in ("preset", "method", "recipe", "seed")}
+        if snapshot is None:
+            self._key = key
+            trained_by = {name: getattr(learner.config, name) for name in ("preset", "method", "recipe", "seed")}
+            # In every checkpoint, so that the phase can be kept even if it is interrupted.
+            self.session["keeping"] = [self.task.index, phase.name, _short(self.circumstances), key, trained_by]
         return snapshot
 
     def _find(self, key: str, phase: Phase) -> Snapshot | None:
@@ -73,15 +80,22 @@ class FirstTask(LearnerObserver):
             log.warning("The first task in %s cannot be read (%s); it is trained again.", self.folder / key, error)
             return None
         for epoch in entry["epochs"]:
-            self.journal.event("epoch", task=1, tasks=self.journal.tasks, phase=phase.name, **epoch)
+            where = {"task": self.task.index + 1, "tasks": self.journal.tasks, "phase": phase.name}
+            self.journal.event("epoch", **where, **epoch)
         self.journal.add_seconds(phase.name, entry["seconds"])  # they count, whoever spent them
-        self.session["first_task"] = {"key": key, "trained_by": entry["trained_by"], "seconds": entry["seconds"]}
+        found = {"key": key, "trained_by": entry["trained_by"], "seconds": entry["seconds"]}
+        self.session[FOUND[self.task.index]] = found
         return snapshot
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         self._steps = phase.total_steps
-        if done:  # it was interrupted, perhaps on another machine: right for this run, but nothing to hand on
-            self._key = None
+        if not 0 < done < self._steps:
+            return
+        # It was interrupted. What went on elsewhere, or with other code, is right for this run, but nothing to hand on.
+        before = self.journal.sessions[-2].get("keeping") if len(self.journal.sessions) > 1 else None
+        if before and before[:3] == [self.task.index, phase.name, _short(self.circumstances)]:
+            self.session["keeping"] = before
+            self._key = before[3]
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
@@ -91,11 +105,13 @@ class FirstTask(LearnerObserver):
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         if self._key is None or self._snapshot is None:
             return
-        events = [event for event in read_events(self.journal.folder.events) if event["event"] == "epoch"]
+        here = ("epoch", self.task.index + 1, phase.name)
+        events = read_events(self.journal.folder.events)
+        epochs = [event for event in events if (event["event"], event.get("task"), event.get("phase")) == here]
         entry = {
-            "trained_by": self._trained_by,
-            "seconds": self.journal.seconds[0][phase.name],
-            "epochs": [{name: event[name] for name in ("epoch", "lr", "losses")} for event in events],
+            "trained_by": self.session.pop("keeping")[4],
+            "seconds": self.journal.seconds[self.task.index][phase.name],
+            "epochs": [{name: event[name] for name in ("epoch", "lr", "losses")} for event in epochs],
             "session": self.session,
         }
         self._add(self._key, entry, self._snapshot)
@@ -138,9 +154,35 @@ def _ingredients(phase: Phase, learner: TaskLearner, task: Task) -> list[Any] | 
         [repr(getattr(source, field.name)) for field in fields(source) if field.name != "images"],
         [repr(augment.config), augment.normalise.mean.tolist(), augment.normalise.deviation.tolist()],
         [list(task.images.shape), task.size, task.first_label, list(task.names)],
-        [repr(classifier), repr(classifier.preprocessing), _digest(classifier)],
+        [repr(classifier.preprocessing), _described(classifier)],
         learner.engine.switches(),
     ]
+
+
+def _dream_ingredients(phase: Phase, learner: TaskLearner, task: Task) -> list[Any] | None:
+    """The same for a dreamer's training, which learns from no images. What the method is does not matter to it."""
+    dreamer = learner.method.dreamer
+    if type(dreamer) is not Dreamer or type(phase.feed) is not NoData:
+        return None
+    known = (
+        phase == replace(dreamer.phase(), feed=phase.feed)
+        and not (dreamer.memory and dreamer.memory.state)
+        and all(map(_is_ordinary, [*dreamer.teacher.modules(), *dreamer.generator.modules()]))
+    )
+    if not known:
+        return None
+    return [
+        [learner.config.seed, task.index, phase.name, phase.steps, phase.feed.steps_per_epoch],
+        [repr(dreamer.config), dreamer.batch_size],
+        [repr(dreamer.teacher.preprocessing), _described(dreamer.teacher), _described(dreamer.generator)],
+        learner.engine.switches(),
+    ]
+
+
+def _described(module: nn.Module) -> list[Any]:
+    """Its structure, every parameter and buffer, and what of it learns."""
+    learns = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    return [repr(module), digest(module.state_dict()), learns]
 
 
 def _is_ordinary(module: nn.Module) -> bool:
@@ -151,15 +193,8 @@ def _is_ordinary(module: nn.Module) -> bool:
     )
 
 
-def _digest(classifier: nn.Module) -> str:
-    """Of every parameter and buffer, and whether it learns."""
-    content = hashlib.blake2b(digest_size=16)
-    learns = {name: parameter.requires_grad for name, parameter in classifier.named_parameters()}
-    for name, value in classifier.state_dict().items():
-        assert isinstance(value, Tensor)
-        content.update(f"{name} {value.dtype} {tuple(value.shape)} {learns.get(name)}".encode())
-        content.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return content.hexdigest()
+def _short(facts: Sequence[Any]) -> str:
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 @cache

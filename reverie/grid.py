@@ -25,6 +25,7 @@ from reverie import disk, paper, provenance, results, runs, tables
 from reverie.config import Config, Recipe
 from reverie.engine import find_device
 from reverie.errors import Interrupted, UserError
+from reverie.first_task import FOUND
 from reverie.journal import RunFolder, read_events
 from reverie.methods import find_method, method_names
 from reverie.methods.base import Keeps
@@ -310,7 +311,7 @@ def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
 
 def _spent(result: dict[str, Any]) -> float:
     """Seconds that the run itself took."""
-    shared = (result.get("first_task") or {}).get("seconds", 0.0)
+    shared = sum((result.get(name) or {}).get("seconds", 0.0) for name in FOUND)
     return float(result["seconds"]["total"] - shared)
 
 

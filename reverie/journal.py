@@ -64,7 +64,7 @@ class RunFolder:
             if self.path.is_dir() and not all(map(_is_ours, self.path.iterdir())):
                 raise UserError(f"{self.path} is not empty and not a run folder. Choose another --out.")
             return
-        stored, theirs = self._stored()
+        stored, theirs = self.stored()
         if stored.method == config.method:
             stored = stored.completed(find_method(config.method).Options)
         differences = [
@@ -86,7 +86,7 @@ class RunFolder:
             content = {**config.as_dict(), "fingerprint": fingerprint}
             disk.write_text(self.config, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    def _stored(self) -> tuple[Config, str | None]:
+    def stored(self) -> tuple[Config, str | None]:
         """What `claim` wrote: the configuration, and the fingerprint of the data."""
         try:
             stored = yaml.safe_load(self.config.read_bytes())

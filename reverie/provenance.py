@@ -7,6 +7,8 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,15 @@ def environment(device: Any) -> dict[str, Any]:
         facts["gpu"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
     return facts
+
+
+def digest(state: Mapping[str, Any]) -> str:
+    """Of every tensor of a state dict, by name: equal for equal networks, on whatever device."""
+    content = blake2b(digest_size=16)
+    for name, value in state.items():
+        content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        content.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()
 
 
 def command_line() -> str:

@@ -23,7 +23,7 @@ from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.dreams import surest
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
-from reverie.first_task import FirstTask
+from reverie.first_task import FOUND, FirstTask
 from reverie.journal import Journal, RunFolder, read_events, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method
@@ -114,7 +114,8 @@ def execute(
 ) -> Result:
     """Run, or go on with, `config` in `folder`; the result of a finished run is found there and not made again.
 
-    `share_first_task`: runs in the same parent folder train it once, where it is provably the same (docs/tables.md).
+    `share_first_task`: runs in the same parent folder train it, and what dreams of it, once, where it is provably the
+    same (docs/tables.md).
     `dataset` takes the place of what `config.data` names.
     """
     from reverie.ahead import compiling_ahead  # which makes a run of nothing
@@ -220,7 +221,7 @@ class _Run:
             learner.prepare(resting["learner"], known=task.first_label)
             checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot)
         observers = [self.journal, self.observer, self._keep_dreams(learner)]
-        if self.share_first_task and self.journal.task == 0:
+        if self.share_first_task and self.journal.task == task.index <= 1:
             origin = [self.fingerprint, list(self.stream[:1].classes)]
             observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
         learner.learn(task, Several(*observers), checkpoint)
@@ -305,7 +306,10 @@ class _Run:
                 "by_part": _sum_parts(self.journal.seconds),
                 "by_task": self.journal.seconds,
             },
-            "first_task": next((s["first_task"] for s in self.journal.sessions if "first_task" in s), None),
+            **{
+                name: next((session[name] for session in self.journal.sessions if name in session), None)
+                for name in FOUND
+            },
             "phases": self.journal.phases(len(self.stream)),
             "engine": self.learner.engine.switches(),
             "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),

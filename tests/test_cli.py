@@ -31,6 +31,7 @@ VERBS = [
     ["classes"],
     ["export"],
     ["adopt"],
+    ["diagnose"],
     ["results"],
     ["data"],
     ["data", "list"],

@@ -7,22 +7,26 @@ import pytest
 import torch
 from torch import nn
 
-from reverie import first_task
+from reverie import disk, first_task
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
+from reverie.dream import Dreamer
 from reverie.errors import Interrupted
 from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method
-from reverie.methods.abd import ABD
 from reverie.methods.base import Method
-from reverie.runs import _preprocessing, execute
+from reverie.methods.deepinversion import DeepInversion
+from reverie.provenance import digest
+from reverie.runs import _preprocessing, configure, execute
+from tests.conftest import TINY
 from tests.test_runs import StopAt, assert_same_run, figures, losses
 
 TWO = "stream.take=2"
+QUICK = [*TINY, "train.epochs=1"]
 
 
-def entries(folder):
-    return sorted((folder / first_task.FOLDER).glob("*/entry.json"))
+def entries(folder, kind="first-tasks"):
+    return sorted((folder / kind).glob("*/entry.json"))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def entries(folder):
     [
         (("base",), ("lwf",), "paper"),
         (("lwf",), ("joint",), "paper"),
-        (("abd",), ("abd", "method.distillation=0.5", "dream.steps=3"), "paper"),
+        (("deepinversion",), ("abd",), "paper"),
         (("abd",), ("abd", "method.fine_tuning=0.5"), "released"),
     ],
 )
@@ -48,8 +52,8 @@ def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(tiny, tmp_path,
         "preset": "digits-5", "method": first[0], "recipe": recipe, "seed": 0
     }  # fmt: skip
     assert alone["first_task"] is None
-    assert not (tmp_path / "alone" / first_task.FOLDER).exists()  # nobody asked for it
-    assert shared["phases"][0] == alone["phases"][0]
+    assert sorted(entry.name for entry in (tmp_path / "alone").iterdir()) in (["second"], ["second", "upper-bounds"])
+    assert shared["phases"] == alone["phases"]
     assert len(entries(tmp_path / "shared")) == 1
 
 
@@ -62,6 +66,80 @@ def test_what_it_cost_counts_for_both_and_is_marked(tiny, tmp_path):
     entry = json.loads(entries(tmp_path)[0].read_text())
     assert (entry["trained_by"]["method"], entry["seconds"]) == ("base", cost)
     assert "torch" in entry["session"]["environment"]
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """A folder with a finished run of DeepInversion in it."""
+    folder = tmp_path_factory.mktemp("beside")
+    config = configure("digits-5", "deepinversion", settings=[*QUICK, "stream.take=3"])
+    execute(config, folder / "deepinversion", share_first_task=True)
+    return folder
+
+
+def beside_it(folder, method, *settings):
+    config = configure("digits-5", method, settings=[*QUICK, TWO, *settings])
+    return execute(config, folder / f"{method}{''.join(settings)}", share_first_task=True)
+
+
+def test_methods_that_share_a_teacher_share_its_dreams(beside):
+    a, b = json.loads((beside / "deepinversion" / "result.json").read_text()), beside_it(beside, "abd")
+    assert a["first_dreams"] is None
+    assert b["first_task"]["trained_by"]["method"] == b["first_dreams"]["trained_by"]["method"] == "deepinversion"
+    assert b["first_dreams"]["seconds"] == a["seconds"]["by_task"][1]["dream"] <= b["seconds"]["by_task"][1]["dream"]
+    ours, theirs = losses(beside / "abd"), losses(beside / "deepinversion")
+    assert ours[:2] == theirs[:2]
+    assert ours[1][:2] == (2, "dream")
+    assert len(entries(beside, "first-dreams")) == 1  # those of the third task are everybody's own
+
+
+class OwnDreamer(Dreamer):
+    """Another loss."""
+
+    def losses(self, noise):
+        return {"prior": super().losses(noise)["prior"]}
+
+
+class DreamsOtherwise(DeepInversion):
+    """Replays dreams of its own making."""
+
+    def _new_dreamer(self, teacher, task):
+        return OwnDreamer(teacher, self.config.dream, self.config.train.batch_size, self.config.seed, task)
+
+
+class DreamsOfAnother(DeepInversion):
+    """Replays the usual dreams of a teacher that is not quite the classifier."""
+
+    def begin(self, task):
+        super().begin(task)
+        if self.teacher is not None:
+            with torch.no_grad():
+                self.teacher.head.bias.add_(1e-3)
+
+
+class WatchesItsTeacher(DeepInversion):
+    """Replays the usual dreams, with an eye on every pass of the teacher."""
+
+    def begin(self, task):
+        super().begin(task)
+        if self.teacher is not None:
+            self.teacher.backbone.register_forward_hook(lambda *args: None)
+
+
+@pytest.mark.parametrize("method", [DreamsOtherwise, DreamsOfAnother, WatchesItsTeacher])
+def test_a_method_that_dreams_otherwise_finds_no_dreams(beside, monkeypatch, method):
+    name = method.__name__
+    monkeypatch.setitem(BUILT_IN, name, f"{__name__}:{name}")
+    result = beside_it(beside, name)
+    assert result["first_task"] is not None
+    assert result["first_dreams"] is None
+
+
+@pytest.mark.parametrize("setting", ["dream.steps=3", "dream.lr=0.01", "dream.width=4", "dream.batch_size=8"])
+def test_dreams_made_otherwise_are_not_shared(beside, setting):
+    result = beside_it(beside, "abd", setting)
+    assert result["first_task"] is not None
+    assert result["first_dreams"] is None
 
 
 class Asked(Exception):
@@ -105,7 +183,6 @@ def key_of(tmp_path, monkeypatch):
         {"settings": ["net.name=resnet14"]},
         {"settings": ["data.size=10"]},
         {"settings": ["engine.precision=bf16"]},
-        {"method": "abd"},
     ],
     ids=str,
 )
@@ -118,6 +195,12 @@ def test_what_differs_is_not_shared(tiny, key_of, others):
 @pytest.mark.parametrize("same", ["dream.steps=3", "stream.take=3", "evaluate.top=5", "data.storage=stream"])
 def test_what_makes_no_difference_to_the_first_task_is(tiny, key_of, same):
     assert key_of(tiny("deepinversion", same)) == key_of(tiny("base"))
+
+
+def test_abd_begins_as_all_others_do_unless_its_head_has_rows_of_future_classes(tiny, key_of):
+    assert key_of(tiny("abd")) == key_of(tiny("base"))
+    released = [key_of(tiny(method, recipe="released")) for method in ("abd", "lwf", "deepinversion")]
+    assert None is not released[0] != released[1] == released[2]
 
 
 def test_other_code_and_another_machine_share_nothing(tiny, key_of, monkeypatch):
@@ -212,12 +295,34 @@ def test_phases_after_the_shared_one_are_trained(tiny, tmp_path, monkeypatch):
     assert_same_run(tmp_path / "shared" / "run", tmp_path / "alone" / "run")
 
 
-def test_a_first_task_that_was_interrupted_is_not_handed_on(tiny, tmp_path):
+@pytest.mark.parametrize("where", [(1, "learn", 5), (2, "dream", 3)])
+def test_a_phase_that_was_interrupted_and_went_on_in_the_same_place_is_shared(tiny, tmp_path, where):
+    config = tiny("deepinversion", TWO, "train.epochs=1")
+
+    def go_on(folder, **options):
+        return execute(config, folder, share_first_task=True, checkpoint_seconds=0, **options)
+
+    for step in (0, 1):
+        with pytest.raises(Interrupted):
+            go_on(tmp_path / "stopped" / "a", observer=StopAt(*where[:2], where[2] + step))
+    go_on(tmp_path / "stopped" / "a")
+    go_on(tmp_path / "straight" / "a")
+    for kind in ("first-tasks", "first-dreams"):
+        stopped, straight = (entries(tmp_path / name, kind)[0] for name in ("stopped", "straight"))
+        assert stopped.parent.name == straight.parent.name
+        ours, theirs = (json.loads(file.read_text()) for file in (stopped, straight))
+        assert [ours[name] for name in ("trained_by", "epochs")] == [theirs[name] for name in ("trained_by", "epochs")]
+        ours, theirs = (disk.read_state(file.parent / "snapshot.pt")["moves"] for file in (stopped, straight))
+        assert [*map(digest, ours.values())] == [*map(digest, theirs.values())]
+
+
+def test_a_first_task_that_went_on_elsewhere_is_not_handed_on(tiny, tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         execute(
             tiny("base", TWO), tmp_path / "a", share_first_task=True,
             observer=StopAt(1, "learn", 5), checkpoint_seconds=0,
         )  # fmt: skip
+    monkeypatch.setattr("reverie.provenance.environment", lambda device: {"device": "cpu", "threads": 7})
     execute(tiny("base", TWO), tmp_path / "a", share_first_task=True)
     assert entries(tmp_path) == []
 
@@ -265,5 +370,4 @@ def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream,
 
 def test_methods_of_the_paper_that_share_their_first_task():
     plain = {name for name in BUILT_IN if find_method(name).first_losses is Method.first_losses}
-    assert {"joint", "base", "lwf", "lwf-synthetic", "deepinversion"} <= plain
-    assert find_method("abd").first_losses is ABD.first_losses
+    assert {"joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"} <= plain

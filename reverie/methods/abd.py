@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,6 +14,7 @@ from reverie.data.stream import Task
 from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.methods.dreaming import DreamReplay, Replay
 from reverie.nets.statistics import set_batchnorm_momentum
+from reverie.phase import Phase
 
 
 class ABD(DreamReplay):
@@ -47,7 +48,14 @@ class ABD(DreamReplay):
         if self.teacher is not None:
             set_batchnorm_momentum(self.classifier, self.options.bn_momentum)
 
-    def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
+    def phases(self, task: Task) -> Iterator[Phase]:
+        if self.teacher is None and self.classifier.head.rows > self.total:
+            yield self.learning(task, self.first_losses_of_every_row)
+        else:
+            yield from super().phases(task)
+
+    def first_losses_of_every_row(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Those of future classes, too."""
         every_row = self.classifier.head(self.classifier.features(batch.images))
         return {"cross_entropy": cross_entropy(every_row, batch.labels)}
 

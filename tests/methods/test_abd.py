@@ -60,7 +60,7 @@ def test_in_the_released_recipe_fine_tuning_pushes_future_rows_too(scene):
     s = scene("abd", 3, 2, recipe="released")
     losses = s.losses()
     assert s.moved_by(losses["fine_tuning"]) == {f"head row {i}" for i in range(9)}
-    first = s.method.first_losses(s.batch())
+    first = s.method.first_losses_of_every_row(s.batch())
     assert s.moved_by(first["cross_entropy"]) == {"backbone", *(f"head row {i}" for i in range(9))}
 
 
