@@ -8,9 +8,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,6 +20,9 @@ from rich.table import Table
 
 from reverie.errors import Diverged, Interrupted, UserError
 from reverie.version import __version__
+
+if TYPE_CHECKING:
+    from reverie.tables import Section
 
 app = typer.Typer(
     name="reverie",
@@ -95,6 +99,10 @@ def run(
             "--share-first-task", help="Train it, and dream of it, once for all runs beside this one that do the same."
         ),
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write losses, accuracies and dreams for TensorBoard, too.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn a stream of tasks with one method, and report the figures.
 
@@ -110,20 +118,30 @@ def run(
     from reverie import provenance, runs
     from reverie.progress import following
 
+    said = beside(as_json)
     config = runs.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
     folder = out or runs.default_folder(config)
-    with following(console, f"{config.preset} {config.method}") as progress:
+    with ExitStack() as observing:
+        observers: list[runs.RunObserver] = []
+        if tensorboard:
+            from reverie.tensorboard import mirroring
+
+            observers.append(observing.enter_context(mirroring(folder)))
+        observers.append(observing.enter_context(following(said, f"{config.preset} {config.method}")))
         result = runs.execute(
             config,
             folder,
             data=data,
             device=device,
-            observer=progress,
+            observer=runs.SeveralOfRuns(*observers),
             command=provenance.command_line(),
             checkpoint_seconds=checkpoint_every,
             share_first_task=share_first_task,
         )
-    _print_result(result, folder)
+    if as_json:
+        print_json({"folder": str(folder), **result})
+    else:
+        _print_result(result, folder)
 
 
 @app.command(epilog="Example: reverie demo --seeds 0,1,2")
@@ -131,17 +149,22 @@ def demo(
     seeds: Annotated[str, typer.Option(help="One or several, such as 0,1,2.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder for runs, table and pictures.")] = Path("runs/demo"),
     device: DeviceName = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Five methods learn handwritten digits, two classes at a time; needs no data and no GPU.
 
-    Ends with a table, a plot of accuracy by task, and a sheet of the digits that ABD dreamed. About four minutes on two
-    cores for one seed.
+    Ends with a table, a plot of accuracy by task, a sheet of the digits that ABD dreamed, and a page that shows all of
+    it and more: open page.html in a browser. About four minutes on two cores for one seed.
     """
-    from reverie import provenance
+    from reverie import provenance, tables
     from reverie.demo import run_demo
 
-    made = run_demo(_numbers(seeds, "--seeds"), out, device, console, provenance.command_line())
-    for file in made:
+    said = beside(as_json)
+    rows, files = run_demo(_numbers(seeds, "--seeds"), out, device, said, provenance.command_line())
+    if as_json:
+        print_json({"rows": [tables.record(row) for row in rows], "files": [str(file) for file in files]})
+        return
+    for file in files:
         console.print(f"  {file}", soft_wrap=True)
 
 
@@ -172,6 +195,7 @@ def table(
     data: DataFolder = Path("data"),
     device: DeviceName = "auto",
     checkpoint_every: CheckpointEvery = 30.0,
+    as_json: AsJson = False,
 ) -> None:
     """Many runs side by side, beside the paper's figures where it has any.
 
@@ -181,10 +205,11 @@ def table(
 
     With --paper NAME, the rows are those of a table of the paper; PRESET and --methods choose among them.
     """
-    from reverie import grid, provenance
+    from reverie import disk, grid, provenance
     from reverie import paper as published
     from reverie.progress import following_grid
 
+    said = beside(as_json)
     chosen = methods.split(",") if methods else []
     source, usual = "", [0, 1, 2]
     if paper is not None:
@@ -192,7 +217,7 @@ def table(
         named = [] if chosen == ["all"] else chosen
         entries, missing = grid.entries_of_paper(theirs, [preset] if preset else [], named, upper_bound)
         for line in missing:
-            console.print(line, soft_wrap=True)
+            said.print(line, soft_wrap=True)
         if not entries:
             raise UserError(f"Nothing of the paper's table {paper!r} can be run here.")
         source, usual = theirs.source, list(range(theirs.runs))
@@ -204,18 +229,16 @@ def table(
     numbers = _numbers(seeds, "--seeds") if seeds else usual
     plan = grid.Plan.make(entries, numbers, recipe.value, settings or (), folder)
     place = grid.Place(data, device, parallel, checkpoint_every)
-    with following_grid(console, parallel) as progress:
+    with following_grid(said, parallel) as progress:
         state = grid.train(plan, place, progress)
     made = grid.sections(plan, state.finished)
-    for section in made:
-        console.print(section.caption, soft_wrap=True)
-        for header, rows in (section.accuracy(), section.cost()):
-            print_table(header, rows)
-            console.print()
-    if source:
-        console.print(f"paper: {source}", soft_wrap=True)
-    if made:
-        for file in grid.write(made, plan, provenance.command_line(), source):
+    files = grid.write(made, plan, provenance.command_line(), source) if made else []
+    if as_json:
+        facts = disk.read_json(files[-1]) if files else {}
+        print_json({**facts, "failed": [run.name for run in state.failed], "files": [str(file) for file in files]})
+    else:
+        _print_sections(made, source)
+        for file in files:
             console.print(f"{file}", soft_wrap=True)
     if state.failed:
         _leave(f"reverie: {len(state.failed)} of {state.total} runs failed. The same command tries them again.", 1)
@@ -237,6 +260,7 @@ def tune(
     settings: Settings = None,
     data: DataFolder = Path("data"),
     device: DeviceName = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Find hyperparameters by the paper's rule, without a look at the test images.
 
@@ -244,15 +268,19 @@ def tune(
     held out and judged on. Ends with the points by mean accuracy after the last of these tasks. Stop it at any moment;
     the same command goes on.
     """
-    from reverie import provenance
+    from reverie import disk, provenance
     from reverie import tune as tuning
     from reverie.progress import following
 
+    said = beside(as_json)
     wanted = tuning.Tuning(preset, method, grid, folds, seed, recipe.value, settings or ())
     folder = out or Path("runs") / f"tune-{Path(preset).stem}-{method}"
     points = tuning.search(
-        wanted, folder, data, device, lambda label: following(console, label), provenance.command_line()
+        wanted, folder, data, device, lambda label: following(said, label), provenance.command_line()
     )
+    if as_json:
+        print_json(disk.read_json(folder / "tune.json"))
+        return
     print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
     console.print(tuning.choice(points), soft_wrap=True)
     console.print(f"{folder / 'tune.json'}", soft_wrap=True)
@@ -270,6 +298,7 @@ def bench(
     settings: Settings = None,
     device: DeviceName = "auto",
     out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the speed of a training step, by method, phase, task and mode of the engine.
 
@@ -283,18 +312,22 @@ def bench(
     where = find_device(device)
     chosen = _choices(modes, benchmark.MODES, "--modes") if where.type == "cuda" else ["fp32"]
     numbers = _numbers(tasks, "--tasks")
-    with console.status("") as status:
+    with beside(as_json).status("") as status:
         made = benchmark.measure(
             preset, methods.split(","), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
         )
+    facts = benchmark.as_json(made, preset, steps, provenance.command_line(), provenance.environment(where))
+    if out is not None:
+        disk.write_json(out, facts)
+    if as_json:
+        print_json(facts)
+        return
     header, rows = benchmark.rows(made, chosen)
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*row)
     console.print(table)
     if out is not None:
-        facts = provenance.environment(where)
-        disk.write_json(out, benchmark.as_json(made, preset, steps, provenance.command_line(), facts))
         console.print(f"{out}", soft_wrap=True)
 
 
@@ -333,7 +366,7 @@ def diagnose(
     from reverie import provenance
     from reverie.progress import counting, following
 
-    said, command = _beside(as_json), provenance.command_line()
+    said, command = beside(as_json), provenance.command_line()
     if paper:
         if run is not None:
             raise UserError("--paper makes its own runs; leave the folder out, or leave --paper out.")
@@ -375,6 +408,7 @@ def results(
     write: Annotated[
         Path | None, typer.Option(help="Renew the tables in this file: <!-- results: NAME --> … <!-- /results -->")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Tables of finished runs, made from their result files and from nothing else.
 
@@ -389,10 +423,13 @@ def results(
         with explaining("read", "Name the file that holds the tables."):
             text = write.read_text("utf-8")
         disk.write_text(write, tables.rewritten(text, folder))
-        console.print(f"{write}", soft_wrap=True)
-        return
-    for inner in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
-        console.print(f"{inner.name}\n\n{tables.results_table(inner)}", soft_wrap=True)
+        beside(as_json).print(f"{write}", soft_wrap=True)
+    inside = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    if as_json:
+        print_json({inner.name: tables.results_records(inner) for inner in inside})
+    elif write is None:
+        for inner in inside:
+            console.print(f"{inner.name}\n\n{tables.results_table(inner)}", soft_wrap=True)
 
 
 @app.command(epilog="Example: reverie run digits-5")
@@ -484,6 +521,16 @@ def data_check(
     console.print(table)
 
 
+def _print_sections(sections: Sequence[Section], source: str) -> None:
+    for section in sections:
+        console.print(section.caption, soft_wrap=True)
+        for header, rows in (section.accuracy(), section.cost()):
+            print_table(header, rows)
+            console.print()
+    if source:
+        console.print(f"paper: {source}", soft_wrap=True)
+
+
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Nothing is cut off: in a terminal what is too long goes on in the next line, in a pipe lines are long."""
     shown = Table(box=None)
@@ -514,7 +561,7 @@ def print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def _beside(as_json: bool) -> Console:
+def beside(as_json: bool) -> Console:
     """Where progress is shown: beside the answer, which JSON must have for itself."""
     if not as_json:
         return console
@@ -563,7 +610,7 @@ def main() -> None:
         _leave(f"reverie: {error.filename or 'the disk'}: {os.strerror(error.errno)}.", 1)
 
 
-from reverie import cli_model  # noqa: E402, F401  (its verbs join these)
+from reverie import cli_model, cli_page  # noqa: E402, F401  (their verbs join these)
 
 if __name__ == "__main__":
     main()

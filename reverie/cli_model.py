@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -12,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reverie.cli import CheckpointEvery, DeviceName, Settings, app, aside, console, log_to, print_table
+from reverie.cli import (
+    AsJson,
+    CheckpointEvery,
+    DeviceName,
+    Settings,
+    app,
+    aside,
+    beside,
+    console,
+    log_to,
+    print_json,
+    print_table,
+)
 from reverie.errors import UserError, explaining
 
 if TYPE_CHECKING:
@@ -59,6 +70,7 @@ def learn(
     settings: Settings = None,
     device: DeviceName = "auto",
     checkpoint_every: CheckpointEvery = 30.0,
+    as_json: AsJson = False,
 ) -> None:
     """Learn the classes of an image folder: the first ones, or new ones beside those a model knows.
 
@@ -72,8 +84,8 @@ def learn(
 
     chosen = (*((f"net.name={backbone}",) if backbone else ()), *(settings or ()))
     seconds = parse_duration(budget) if budget else None
-    wish = extend.Wish(method, seed, chosen, weights, seconds, on_known_class.value)
-    with following(console, to.name) as progress:
+    wish, said = extend.Wish(method, seed, chosen, weights, seconds, on_known_class.value), beside(as_json)
+    with following(said, to.name) as progress:
         _, report = extend.learn_folder(
             folder,
             to,
@@ -83,9 +95,12 @@ def learn(
             check=check,
             observer=progress,
             reading=progress.reading,
-            say=lambda line: console.print(line, soft_wrap=True),
+            say=lambda line: said.print(line, soft_wrap=True),
             checkpoint_seconds=checkpoint_every,
         )
+    if as_json:
+        print_json({"folder": str(to), **report.as_dict()})
+        return
     for line in report.lines():
         console.print(line, soft_wrap=True)
     console.print(f"{to}", soft_wrap=True)
@@ -182,7 +197,6 @@ def _listed(numbers: tuple[float, ...]) -> str:
 # --- using a model
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 MISTAKES = 10  # that the terminal shows; JSON has all
 
 
@@ -227,7 +241,7 @@ def predict(
     with counting(aside, "reading images") as progress:
         answers = answer.predict(learner, images, top=top, reject=threshold, progress=progress)
     if as_json:
-        _print_json([one.as_dict() for one in answers])
+        print_json([one.as_dict() for one in answers])
     elif as_csv:
         _print_csv(answers)
     else:
@@ -255,7 +269,7 @@ def evaluate(
     with counting(aside, "reading images") as progress:
         made = answer.evaluate(learner, folder, progress=progress)
     if as_json:
-        _print_json(made.as_dict())
+        print_json(made.as_dict())
     else:
         _print_evaluation(made)
     for name, files in made.unknown.items():
@@ -276,8 +290,8 @@ def dream(
 ) -> None:
     """See what a model remembers: images of each class, made from its weights alone, and how sure it is of them."""
     from reverie import disk, dreams
+    from reverie.pictures import SHEET_ROWS
     from reverie.progress import following
-    from reverie.report import SHEET_ROWS
 
     _check_target(out)
     _, learner = _opened(model, device)
@@ -326,7 +340,7 @@ def classes(
         raise UserError("There is nothing to write: give --rename or --remove with --to.")
     known = knowing.known(changed.classifier.class_names, changed.ledger)
     if as_json:
-        _print_json([asdict(one) for one in known])
+        print_json([asdict(one) for one in known])
         return
     rows = [
         [one.name, _shown(one.step or None), _shown(one.since and one.since[:10]), _shown(one.images)] for one in known
@@ -416,10 +430,6 @@ def _print_evaluation(made: Evaluation) -> None:
         print_table(["class", "taken for", "images"], [[*pair, str(count)] for *pair, count in mistakes[:MISTAKES]])
     if len(mistakes) > MISTAKES:
         console.print(f"… and {len(mistakes) - MISTAKES} more pairs; --json has all")
-
-
-def _print_json(content: Any) -> None:
-    typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def _name_unreadable(problems: Mapping[str, str]) -> None:

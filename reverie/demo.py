@@ -9,16 +9,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from reverie import disk, runs, tables
+from reverie import disk, report, runs, tables
+from reverie.pictures import accuracy_plot
 from reverie.progress import following
-from reverie.report import accuracy_plot
+from reverie.tables import Row
 
 PRESET = "digits-5"
 METHODS = ("joint", "base", "lwf", "deepinversion", "abd")  # the upper bound first: the others' Omega refers to it
 
 
-def run_demo(seeds: Sequence[int], out: Path, device: str, console: Console, command: str) -> list[Path]:
-    """Run what is not finished yet, print the table, and write the files whose paths are returned."""
+def run_demo(
+    seeds: Sequence[int], out: Path, device: str, console: Console, command: str
+) -> tuple[list[Row], list[Path]]:
+    """Run what is not finished yet and print the table. The answer is its rows, and the files that were written."""
     results = []
     for seed in seeds:
         for method in METHODS:
@@ -33,9 +36,10 @@ def run_demo(seeds: Sequence[int], out: Path, device: str, console: Console, com
         table.add_row(*row.cells())
     console.print(table)
     curves = {row.title: [r["metrics"]["accuracy_after"] for r in row.results] for row in rows}
-    files = [out / "table.md", out / "accuracy.png", out / "dreams.png"]
+    files = [out / name for name in ("table.md", "accuracy.png", "dreams.png", "page.html")]
     disk.write_text(files[0], tables.markdown(rows))
     disk.write_bytes(files[1], accuracy_plot(curves, "Handwritten digits, two classes at a time, no old image kept"))
     sheets = sorted((out / f"abd-seed{seeds[0]}" / "tasks").glob("*/dreams.png"))
     shutil.copyfile(sheets[-1], files[2])
-    return files
+    report.write([out], files[3])
+    return rows, files

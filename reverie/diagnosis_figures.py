@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reverie.report import COLOURS
+from reverie.pictures import COLOURS
 
 Facts = dict[str, Any]
 # Blue is old, light where real and dark where dreamed; red is new. Hatches and markers tell the same.

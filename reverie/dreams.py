@@ -13,7 +13,7 @@ from reverie.dream import Dreamer
 from reverie.engine import Observer
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
-from reverie.report import dream_sheet
+from reverie.pictures import dream_sheet
 
 
 @dataclass(frozen=True)

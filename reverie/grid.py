@@ -358,7 +358,7 @@ def sections(plan: Plan, finished: Sequence[PlannedRun]) -> list[Section]:
             its = [run for run in finished if run.entry == entry]
             found = [results.refreshed(run.folder, run.config) for run in its]
             if found:
-                rows.append(Row(entry.name, found, _paper_row(entry, its[0].config)))
+                rows.append(Row(entry.name, found, tables.paper_row(its[0].config)))
         if rows:
             made.append(Section(_caption(preset, plan), rows))
     return made
@@ -369,16 +369,6 @@ def _caption(preset: str, plan: Plan) -> str:
     spread = ": mean ± sample standard deviation" if len(plan.seeds) > 1 else ""
     changed = f"; changed: {', '.join(plan.settings)}" if plan.settings else ""
     return f"{Path(preset).stem}, {plan.recipe} recipe{changed}; percent, {seeds}{spread}"
-
-
-def _paper_row(entry: Entry, config: Config) -> paper.PaperRow | None:
-    """What the paper has for it, unless the person changed what decides the figures."""
-    row = paper.find_row(entry.preset, entry.method, entry.settings)
-    if row is None:
-        return None
-    usual = runs.configure(entry.preset, entry.method, seed=config.seed, recipe=config.recipe, settings=entry.settings)
-    changed = [key for key in usual.differences(config) if not key.startswith("engine.")]
-    return None if changed else row
 
 
 def write(made: Sequence[Section], plan: Plan, command: str, source: str = "") -> list[Path]:

@@ -286,8 +286,11 @@ def stopping_gently(journal: Journal) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def read_events(file: Path, last: int | None = None) -> list[dict[str, Any]]:
-    """Everything that happened so far, or what the last so many bytes tell. Lines still being written are left out."""
+def read_events(file: Path, last: int | None = None, broken: list[str] | None = None) -> list[dict[str, Any]]:
+    """Everything that happened so far, or what the last so many bytes tell. Lines still being written are left out.
+
+    Damaged lines are put into `broken`, if it is given.
+    """
     if not file.is_file():
         return []
     with file.open("rb") as content:
@@ -295,7 +298,15 @@ def read_events(file: Path, last: int | None = None) -> list[dict[str, Any]]:
         begins = content.seek(max(0, size - last) if last is not None else 0)
         lines = content.read().splitlines(keepends=True)
     whole = [line for line in lines[1 if begins else 0 :] if line.endswith(b"\n")]
-    return [json.loads(line.decode("utf-8", "replace")) for line in whole]
+    events = []
+    for line in (line.decode("utf-8", "replace") for line in whole):
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            if broken is None:
+                raise
+            broken.append(line)
+    return events
 
 
 def _is_ours(entry: Path) -> bool:

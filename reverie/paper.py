@@ -85,15 +85,6 @@ def find_table(name: str) -> PaperTable:
     return tables()[name]
 
 
-def find_row(preset: str, method: str, settings: Sequence[str] = ()) -> PaperRow | None:
-    """What the paper has for a method on a preset, in the first table that has it."""
-    for table in tables().values():
-        for row in table.rows:
-            if (row.preset, row.method, row.settings) == (preset, method, tuple(settings)):
-                return row
-    return None
-
-
 def order() -> list[str]:
     """All methods of the paper, in the order in which its tables bring them."""
     return list(dict.fromkeys(row.method for table in tables().values() for row in table.rows))

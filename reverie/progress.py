@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -29,20 +30,23 @@ class ConsoleProgress(RunObserver):
         self._where = ""
         self._phase: tuple[Phase, int] | None = None  # and how many of its steps were done when it began
         self._began = self._phase_began = self._said = time.monotonic()
+        self._tasks = 0
+        self._took: list[float] = []  # seconds of tasks after the first, which is shorter than the others
+        self._accuracy = ""  # so far
 
     def reading(self, done: int, total: int) -> None:
         self._show("reading images", done, total)
 
     def task_begins(self, index: int, count: int) -> None:
-        self._where = f"task {index + 1}/{count}"
+        self._where, self._tasks = f"task {index + 1}/{count}", count
         self._began = time.monotonic()
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         if done:
             self._say(f"{self._where} {phase.name} goes on at step {done} of {phase.total_steps}")
-        self._show(f"{self._where} {phase.name}", done, phase.total_steps)
         self._phase = phase, done
         self._phase_began = time.monotonic()
+        self._show(self._doing(done // phase.feed.steps_per_epoch), done, phase.total_steps)
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self.bars is not None and self._bar is not None:
@@ -54,7 +58,9 @@ class ConsoleProgress(RunObserver):
 
     def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
         if self.bars is not None and self._bar is not None:
-            self.bars.update(self._bar, losses=_brief(losses))
+            said = "  ".join(word for word in (_brief(losses), self._accuracy) if word)
+            doing = f"{self.label} {self._doing(epoch + 1)}"
+            self.bars.update(self._bar, description=doing, losses=said, refresh=True)
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         if summary.get("classes"):
@@ -64,8 +70,20 @@ class ConsoleProgress(RunObserver):
 
     def task_ends(self, index: int, accuracy: float) -> None:
         seconds = time.monotonic() - self._began
+        if index:
+            self._took.append(seconds)
+        to_come = self._tasks - index - 1
+        left = f"; about {_duration(to_come * mean(self._took))} left" if to_come and self._took else ""
         right = f"{100 * accuracy:.1f} % right over all classes seen"
-        self._say(f"{self._where} learned: {right}", f" ({seconds:.0f} s)")
+        self._accuracy = f"{100 * accuracy:.1f} % right so far{left}"
+        self._say(f"{self._where} learned: {right}", f" ({seconds:.0f} s{left})")
+
+    def _doing(self, epochs: int) -> str:
+        """`epochs` are over."""
+        assert self._phase is not None
+        phase = self._phase[0]
+        total = -(-phase.total_steps // phase.feed.steps_per_epoch)
+        return f"{self._where} {phase.name} epoch {min(epochs + 1, total)}/{total}"
 
     def _say(self, what: str, aside: str = "") -> None:
         self.console.print(Text.assemble((self.label, "bold"), f" {what.strip()}", (aside, "dim")), soft_wrap=True)
@@ -76,9 +94,9 @@ class ConsoleProgress(RunObserver):
             return
         text = f"{self.label} {what.strip()}"
         if self._bar is None:
-            self._bar = self.bars.add_task(text, total=total, completed=done, losses="")
+            self._bar = self.bars.add_task(text, total=total, completed=done, losses=self._accuracy)
         else:
-            self.bars.update(self._bar, description=text, total=total, completed=done, losses="")
+            self.bars.update(self._bar, description=text, total=total, completed=done, losses=self._accuracy)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
+from reverie.pictures import SHEET_COLUMNS, dream_sheet
 from reverie.predictions import Predictions, judge
-from reverie.report import SHEET_COLUMNS, dream_sheet
 from reverie.results import SCHEMA, Result
 from reverie.upper_bound import UpperBounds
 
@@ -51,6 +51,26 @@ class RunObserver(LearnerObserver):
 
     def task_ends(self, index: int, accuracy: float) -> None:
         """`accuracy` over all classes seen."""
+
+
+class SeveralOfRuns(Several, RunObserver):
+    """Passes every call on to several observers of runs, in order."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        super().__init__(*observers)
+        self.of_runs = observers
+
+    def reading(self, done: int, total: int) -> None:
+        for observer in self.of_runs:
+            observer.reading(done, total)
+
+    def task_begins(self, index: int, count: int) -> None:
+        for observer in self.of_runs:
+            observer.task_begins(index, count)
+
+    def task_ends(self, index: int, accuracy: float) -> None:
+        for observer in self.of_runs:
+            observer.task_ends(index, accuracy)
 
 
 def configure(

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from reverie import disk, runs
+from reverie import disk, paper, runs
 from reverie.config import Config, preset_names
 from reverie.errors import UserError
 from reverie.methods import find_method, method_names
@@ -49,9 +49,38 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
     ]
 
 
+def rows_beside_paper(results: Sequence[Result]) -> list[Row]:
+    """The same with the paper's figures, and under the paper's name where it has one of its own."""
+    rows = []
+    for row in rows_of(results):
+        config = Config.from_dict(row.results[0]["config"])
+        published = paper_row(config)
+        name = published.title if published is not None and config.recipe == "paper" else ""
+        rows.append(Row(name or row.title, row.results, published))
+    return rows
+
+
+def paper_row(config: Config) -> PaperRow | None:
+    """What the paper has for a run like this, unless something else that decides the figures was changed."""
+    for table in paper.tables().values():
+        for row in table.rows:
+            if (row.preset, row.method) != (config.preset, config.method):
+                continue
+            usual = runs.configure(
+                row.preset, row.method, seed=config.seed, recipe=config.recipe, settings=row.settings
+            )
+            made = config.completed(find_method(row.method).Options)
+            if all(key.startswith("engine.") for key in usual.differences(made)):
+                return row
+    return None
+
+
 def _title(result: Result) -> str:
     """The method, its recipe if it is not the paper's, and what differs from the preset that comes with reverie."""
-    words = [method_title(result["method"])]
+    try:
+        words = [method_title(result["method"])]
+    except UserError:  # of somebody's own package, which is not installed here
+        return str(result["method"])
     if result["recipe"] != "paper":
         words.append(f"{result['recipe']} recipe")
     if result["preset"] in preset_names():
@@ -264,6 +293,11 @@ def results_table(folder: Path) -> str:
     rows = rows_of(read_results(folder))
     seeds = [", ".join(str(result["seed"]) for result in row.results) for row in rows]
     return _markdown((*COLUMNS, "seeds"), [[*row.cells(), its] for row, its in zip(rows, seeds, strict=True)])
+
+
+def results_records(folder: Path) -> list[dict[str, Any]]:
+    """The same rows as plain values."""
+    return [record(row) for row in rows_of(read_results(folder))]
 
 
 def rewritten(text: str, results: Path) -> str:

@@ -31,6 +31,9 @@ settings.load_profile("repeatable")
 
 # digits, five tasks of two: seconds, not minutes. The networks are the real ones.
 TINY = ["data.size=8", "augment.crop=1", "train.epochs=2", "train.batch_size=16", "dream.steps=6", "dream.width=8"]
+# Names that would do harm if a page took them for markup.
+ODD = ["<img src=x onerror=hacked=1>", "\"a\" & 'b' <b>", "${body} $$ {{x}}"]
+COMMAND = "reverie run </script><script>hacked=1</script>"
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +50,40 @@ def tiny() -> Callable[..., Config]:
         return runs.configure("digits-5", method, seed=seed, recipe=recipe, settings=[*TINY, *settings])
 
     return make
+
+
+@pytest.fixture(scope="session")
+def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four real runs of three tasks: the upper bound, ABD, and fine-tuning with two seeds. Not to be changed."""
+    folder = tmp_path_factory.mktemp("made") / "small-table"
+    for method, seed in (("joint", 0), ("base", 0), ("base", 1), ("abd", 0)):
+        settings = [*TINY, "stream.take=3", "train.epochs=1"]
+        config = runs.configure("digits-5", method, seed=seed, settings=settings)
+        runs.execute(config, folder / f"{method}-seed{seed}", device="cpu", command="reverie table")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose classes and folder have names that would do harm if they were taken for markup."""
+    place = tmp_path_factory.mktemp("odd")
+    rng = np.random.default_rng(0)
+    for name in ODD:
+        (place / "photos" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8)).save(
+                place / "photos" / name / f"{number}.png"
+            )
+    settings = [*TINY, "data.source=folder", "stream.split=3", "train.epochs=1", "train.batch_size=4"]
+    folder = place / ODD[0]
+    runs.execute(
+        runs.configure("digits-5", "abd", settings=settings),
+        folder,
+        data=place / "photos",
+        device="cpu",
+        command=COMMAND,
+    )
+    return folder
 
 
 @pytest.fixture

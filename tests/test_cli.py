@@ -33,6 +33,8 @@ VERBS = [
     ["adopt"],
     ["diagnose"],
     ["results"],
+    ["report"],
+    ["watch"],
     ["data"],
     ["data", "list"],
     ["data", "get"],
@@ -146,6 +148,38 @@ def test_results_are_shown_as_tables_and_written_into_a_text(reverie, tmp_path):
     code, _, err = reverie("results", "--write", "nothing.md")
     assert code == 2
     assert "nothing.md cannot be read" in err
+
+
+def test_json_is_printed_and_nothing_else(reverie, tmp_path, monkeypatch):
+    def printed(*words):
+        code, out, _ = reverie(*words, "--json")
+        assert code == 0
+        return json.loads(out)
+
+    run = printed("run", "digits-5", "-m", "base", *QUICK, "--out", "one")
+    stored = json.loads((tmp_path / "one" / "result.json").read_text())
+    assert run == {"folder": "one", **stored}
+    (tmp_path / "results" / "digits-5").mkdir(parents=True)
+    (tmp_path / "results" / "digits-5" / "base.json").write_text(json.dumps(stored))
+    (row,) = printed("results")["digits-5"]
+    assert row["final_accuracy"] == pytest.approx(100 * stored["metrics"]["final_accuracy"])
+    speed = printed("bench", "digits-5", "--methods", "base", "--tasks", "1", "--steps", "5", "--device", "cpu")
+    assert speed["measurements"][0]["milliseconds"] > 0
+    words = ["--method", "base", "--grid", "train.lr=0.001,0.1", "--folds", "2", *QUICK, "--set", "stream.take=4"]
+    assert printed("tune", "digits-5", *words)["chosen"] == ["train.lr=0.1"]
+    words = ["--methods", "base", "--seeds", "0", "--no-upper-bound", "--device", "cpu", *QUICK, "--out", "many"]
+    table = printed("table", "digits-5", *words)
+    assert (table["rows"][0]["method"], table["failed"]) == ("base", [])
+    assert table["files"] == [f"many/table.{kind}" for kind in ("md", "csv", "tex", "json")]
+    (tmp_path / "quick.yaml").write_text(
+        "extends: digits-5\ndata: {size: 8}\nstream: {take: 2}\ntrain: {epochs: 1, batch_size: 32}\n"
+        "dream: {steps: 2, width: 8}\n"
+    )
+    monkeypatch.setattr("reverie.demo.PRESET", "quick.yaml")
+    demo = printed("demo", "--device", "cpu")
+    assert [row["method"] for row in demo["rows"]] == ["joint", "base", "lwf", "deepinversion", "abd"]
+    assert demo["files"][-1] == "runs/demo/page.html"
+    assert "quick" in (tmp_path / "runs" / "demo" / "page.html").read_text("utf-8")
 
 
 def test_data_check_reads_a_folder_and_counts_its_images(reverie, photos):

@@ -9,6 +9,7 @@ from reverie import load
 from reverie.nets.backbone import Architecture
 from reverie.nets.library import build
 from reverie.nets.statistics import batchnorm_layers
+from tests.conftest import write_digits
 
 
 @pytest.fixture
@@ -61,3 +62,14 @@ def test_a_mistake_in_adopt_ends_in_a_message_and_leaves_nothing_behind(reverie,
     assert code == 2
     assert message in err
     assert not (tmp_path / "mine").exists()
+
+
+def test_the_report_of_learn_as_json_and_nothing_else(tmp_path, reverie):
+    write_digits(tmp_path / "photos", (0, 1), 10)
+    words = ["learn", "photos", "--to", "model", "--set", "train.epochs=1", "--device", "cpu", "--json"]
+    code, out, err = reverie(*words)
+    told = json.loads(out)
+    assert code == 0
+    assert told["folder"] == "model"
+    assert told["new"]["images"] == 4
+    assert "2 new classes" in err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reverie.diagnosis_figures import LOOKS, draw
-from tests.test_report import opened
+from tests.test_pictures import opened
 
 
 def facts(title="ABD", task=2, classes=4, old=2, names=None):

@@ -89,18 +89,6 @@ def test_every_table_of_the_paper_can_be_planned_as_far_as_its_methods_are_there
         assert entries[0] == Entry(table.presets[0], "joint")
 
 
-def test_the_papers_figure_is_only_for_the_papers_experiment(tmp_path):
-    def paper_row(*settings):
-        entry = Entry("cifar100-10", "abd")
-        run = Plan.make([entry], [0], "paper", settings, tmp_path).runs[0]
-        return grid._paper_row(entry, run.config)
-
-    assert paper_row().final_accuracy.mean == 33.7
-    assert paper_row("engine.precision=bf16").final_accuracy.mean == 33.7
-    assert paper_row("train.epochs=2") is None
-    assert grid._paper_row(Entry("digits-5", "abd"), plan(tmp_path, ["abd"]).runs[-1].config) is None
-
-
 def test_cores_are_shared_among_workers(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)

@@ -1,6 +1,7 @@
 """Progress: bars in a terminal, lines in a pipe."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from reverie.runs import execute
 
 def shown(terminal: bool, config, folder) -> str:
     text = io.StringIO()
-    with following(Console(file=text, force_terminal=terminal, width=150), "digits abd") as progress:
+    with following(Console(file=text, force_terminal=terminal, width=220), "digits abd") as progress:
         execute(config, folder, observer=progress)
     return text.getvalue()
 
@@ -23,9 +24,13 @@ def test_in_a_pipe_there_is_a_line_for_each_task(tiny, tmp_path):
     assert "\x1b" not in said
 
 
-def test_in_a_terminal_phase_steps_and_losses_are_seen(tiny, tmp_path):
-    said = shown(True, tiny("abd", "stream.take=2", "train.epochs=20"), tmp_path / "run")
-    assert "task 2/2" in said
+def test_in_a_terminal_task_phase_epoch_losses_accuracy_and_time_left_are_seen(tiny, tmp_path):
+    said = shown(True, tiny("abd", "stream.take=3", "train.epochs=3"), tmp_path / "run")
+    assert "task 3/3" in said
+    assert re.search(r"task 3/3 learn epoch [23]/3", said)
+    assert "fine_tuning" in said
+    assert "% right so far" in said
+    assert re.search(r"about \d+ s left", said)
     assert "\x1b" in said
 
 

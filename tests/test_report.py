@@ -1,45 +1,161 @@
-"""Pictures: real PNG files with something on them."""
+"""What is shown of runs, by themselves and side by side."""
 
-import io
+import shutil
+from pathlib import Path
 
-import numpy as np
-import torch
-from PIL import Image
+import pytest
 
 from reverie import report
-from reverie.dreams import surest
-from tests.test_dream import dreamer
+from reverie.errors import UserError
+from reverie.evidence import Evidence
+from reverie.report import Figure, Picture, Table, Text
+
+ROOT = Path(report.__file__).parents[1]
 
 
-def opened(content: bytes) -> np.ndarray:
-    image = Image.open(io.BytesIO(content))
-    assert image.format == "PNG"
-    return np.asarray(image.convert("RGB"))
+def blocks(chapter, kind):
+    return [block for part in chapter.parts for block in part.blocks if isinstance(block, kind)]
 
 
-def test_a_sheet_has_a_row_of_dreams_for_each_old_class():
-    made = dreamer(classes=3)
-    pixels = opened(report.dream_sheet(surest(made, report.SHEET_COLUMNS)))
-    tile = 48
-    assert pixels.shape[0] == 3 * (tile + 2) + 16
-    assert pixels.shape[1] > report.SHEET_COLUMNS * tile
+def figures(chapter):
+    return {figure.title: figure for figure in blocks(chapter, Figure)}
 
 
-def test_a_class_without_dreams_has_an_empty_row():
-    made = dreamer(classes=2)
-    with torch.no_grad():
-        made.teacher.head.weight.zero_()
-        made.teacher.head.bias.copy_(torch.tensor([5.0, 0.0]))
-    pixels = opened(report.dream_sheet(surest(made, report.SHEET_COLUMNS)))
-    right = pixels[:, -report.SHEET_COLUMNS * 50 :]
-    assert right[8:56].min() < 200
-    assert right[60:].min() == 255
+def test_a_run_is_shown_from_its_accuracy_to_its_configuration(small_table):
+    run = Evidence.of(small_table / "abd-seed0")
+    (chapter,) = report.make([run.path]).chapters
+    assert [part.heading for part in chapter.parts] == [
+        "Accuracy",
+        "Losses by phase",
+        "Dreams",
+        "Cost",
+        "What was kept",
+        "Where this comes from",
+    ]
+    shown = figures(chapter)
+    matrix = shown["Accuracy matrix"].drawing["values"]
+    assert matrix[2][1] == pytest.approx(100 * run.matrix[2][1], abs=0.01)
+    assert matrix[0][1] is None
+    curves = {series["name"]: series for series in shown["Accuracy and Omega by task"].drawing["series"]}
+    assert [y for _, y in curves["Omega"]["points"]] == pytest.approx(
+        [100 * value for value in run.result["metrics"]["omega_up_to"]], abs=0.01
+    )
+    lost = shown["Forgetting by task"].drawing["series"][0]["values"]
+    assert sum(lost) / 2 == pytest.approx(100 * run.result["metrics"]["forgetting"], abs=0.01)
+    assert [series["name"] for series in shown["Phase “dream”"].drawing["series"]] == [
+        "content",
+        "diversity",
+        "statistics",
+        "prior",
+    ]
+    seconds = shown["Seconds by task and part"].drawing
+    assert sum(sum(s["values"]) for s in seconds["series"]) == pytest.approx(run.result["seconds"]["total"], rel=0.01)
+    assert [picture.title for picture in blocks(chapter, Picture)] == [f"While task {n} was learned" for n in (2, 3)]
+    ledger = next(table for table in blocks(chapter, Table) if "images seen" in table.header)
+    assert [row[3] for row in ledger.rows] == ["nothing (0 bytes)"] * 3
+    assert "name: abd" in blocks(chapter, Text)[0].content
+    assert dict(chapter.tiles)["A_N"] == f"{100 * run.result['metrics']['final_accuracy']:.1f}"
 
 
-def test_the_plot_draws_every_curve():
-    few = opened(report.accuracy_plot({"a": [[1.0, 0.5]]}, "title"))
-    many = opened(report.accuracy_plot({"a": [[1.0, 0.5], [0.9, 0.4]], "b": [[1.0, 0.1]]}, "title"))
-    assert few.shape[0] > 300
-    colour = np.array([int(report.COLOURS[1][i : i + 2], 16) for i in (1, 3, 5)])
-    assert (np.abs(many.astype(int) - colour).sum(2) < 10).sum() > 50
-    assert (np.abs(few.astype(int) - colour).sum(2) < 10).sum() == 0
+def test_the_upper_bound_forgets_nothing(small_table):
+    (chapter,) = report.make([small_table / "joint-seed0"]).chapters
+    assert "Accuracy matrix" in figures(chapter)
+    assert "Forgetting by task" not in figures(chapter)
+
+
+def test_a_table_puts_methods_side_by_side_the_upper_bound_first(small_table):
+    (chapter,) = report.make([small_table]).chapters
+    assert chapter.title == "small-table: digits-5"
+    assert chapter.missing == ["base-seed1: Omega needs the upper bound, which has not been trained beside this run."]
+    table = blocks(chapter, Table)[0]
+    methods = [row[0] for row in table.rows]
+    assert [name.partition(",")[0] for name in methods] == ["Upper Bound", "Base", "ABD"]
+    assert [row[1] for row in table.rows] == ["1", "2", "1"]
+    shown = figures(chapter)
+    base = shown["Accuracy by task"].drawing["series"][1]
+    runs = [Evidence.of(small_table / f"base-seed{seed}").accuracy_after for seed in (0, 1)]
+    for task, (x, middle, low, high) in enumerate(base["points"]):
+        its = [100 * accuracy[task] for accuracy in runs]
+        assert (x, low, high) == (task + 1, pytest.approx(min(its), rel=1e-4), pytest.approx(max(its), rel=1e-4))
+        assert middle == pytest.approx(sum(its) / 2, rel=1e-4)
+    assert len(shown["Omega by task"].drawing["series"]) == 3
+    assert len(shown["Accuracy against cost"].drawing["series"]) == 3
+    assert len(shown["Time a batch"].drawing["categories"]) == 3
+    styles = {series["name"]: series["style"] for series in shown["Accuracy by task"].drawing["series"]}
+    assert len(set(styles.values())) == 3
+    assert styles == {series["name"]: series["style"] for series in shown["Omega by task"].drawing["series"]}
+    assert {methods[n] for n in range(3)} <= set(shown)  # a matrix of each
+
+
+def test_the_papers_figures_stand_beside_ours():
+    (chapter,) = report.make([ROOT / "results" / "cifar100-10"]).chapters
+    drawing = figures(chapter)["A_N by method"].drawing
+    abd = drawing["categories"].index("ABD")
+    ours, theirs = (series["values"] for series in drawing["series"])
+    assert theirs[abd] == [33.7, 32.5, 34.9]
+    assert len(ours[abd]) == 1  # one seed has no spread
+    assert drawing["series"][1]["hollow"]
+    assert "agrees: |ours - paper|" in chapter.parts[0].about
+
+
+def test_runs_named_one_by_one_are_compared_and_each_has_its_chapter(small_table):
+    made = report.make([small_table / "abd-seed0", small_table / "base-seed0"])
+    assert [chapter.title for chapter in made.chapters] == [
+        "Side by side: digits-5",
+        "ABD on digits-5, seed 0",
+        "Base on digits-5, seed 0",
+    ]
+
+
+def test_presets_are_not_mixed(small_table):
+    made = report.make([small_table / "abd-seed0", ROOT / "results" / "cifar100-10" / "abd-seed0.json"])
+    assert made.chapters[-1].missing[0] == "Only the result file is here, so there are no losses and no dreams."
+    assert [chapter.title for chapter in made.chapters][:2] == ["Side by side: digits-5", "Side by side: cifar100-10"]
+
+
+def test_a_table_with_an_unfinished_run_says_so_and_shows_its_curve(small_table, tmp_path):
+    table = tmp_path / "table"
+    shutil.copytree(small_table, table)
+    (table / "abd-seed0" / "result.json").unlink()
+    (chapter,) = report.make([table]).chapters
+    assert any(line.startswith("abd-seed0: The run is not finished") for line in chapter.missing)
+    assert chapter.about == "3 of 4 runs finished; seeds 0, 1"
+    curves = [series["name"] for series in figures(chapter)["Accuracy by task"].drawing["series"]]
+    assert curves[-1] == "abd-seed0 (unfinished)"
+    assert chapter.parts[0].heading == "Runs"  # what is at work comes first
+    states = {row[0]: row[2] for row in chapter.parts[0].blocks[0].rows}
+    assert states["abd-seed0"].startswith("3 of 3 tasks learned")
+
+
+def test_a_table_of_which_nothing_is_finished_still_lists_its_runs(small_table, tmp_path):
+    shutil.copytree(small_table / "abd-seed0", tmp_path / "table" / "abd-seed0")
+    (tmp_path / "table" / "abd-seed0" / "result.json").unlink()
+    (chapter,) = report.make([tmp_path / "table"]).chapters
+    assert [part.heading for part in chapter.parts] == ["Runs", "Accuracy so far"]
+    shutil.rmtree(tmp_path / "table" / "abd-seed0" / "tasks")
+    (tmp_path / "table" / "abd-seed0" / "events.jsonl").unlink()
+    (chapter,) = report.make([tmp_path / "table"]).chapters
+    assert [part.heading for part in chapter.parts] == ["Runs"]
+
+
+def test_long_curves_are_thinned_but_keep_their_ends(tmp_path):
+    (tmp_path / "run").mkdir()
+    losses = "".join(
+        f'{{"event": "epoch", "task": 1, "phase": "learn", "epoch": {n}, "losses": {{"a": {n}}}}}\n'
+        for n in range(1, 5001)
+    )
+    (tmp_path / "run" / "events.jsonl").write_text(losses)
+    (chapter,) = report.make([tmp_path / "run"]).chapters
+    points = figures(chapter)["Phase “learn”"].drawing["series"][0]["points"]
+    assert len(points) <= report.MOST_POINTS + 20
+    assert (points[0], points[-1]) == ([1, 1], [5000, 5000])
+    assert figures(chapter)["Phase “learn”"].drawing["y"]["log"]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "note.txt"])
+def test_where_there_is_no_run_that_is_said_and_nothing_is_written(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "note.txt").write_text("nothing")
+    with pytest.raises(UserError, match="Name the folder of a run or of a table"):
+        report.write([tmp_path / name], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

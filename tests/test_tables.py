@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reverie import runs, tables
+from reverie import paper, runs, tables
 from reverie.errors import UserError
-from reverie.paper import find_row
 from reverie.tables import Cost, Row, Section
 
 ROOT = Path(tables.__file__).parents[1]
@@ -118,9 +117,33 @@ def test_the_readmes_tables_are_those_of_the_result_files():
 
 @pytest.fixture
 def section():
-    paper = find_row("cifar100-10", "abd")
+    published = tables.paper_row(runs.configure("cifar100-10", "abd"))
     ours = [result("abd", 0.30, 0.68), result("abd", 0.32, 0.70, seed=1)]
-    return Section("a caption", [Row("ABD", ours, paper), Row("LwF_1", [result("lwf", 0.5)])])
+    return Section("a caption", [Row("ABD", ours, published), Row("LwF_1", [result("lwf", 0.5)])])
+
+
+def test_the_papers_figure_is_only_for_the_papers_experiment():
+    def paper_row(preset, method, *settings):
+        return tables.paper_row(runs.configure(preset, method, seed=3, settings=settings))
+
+    assert paper_row("cifar100-10", "abd").final_accuracy.mean == 33.7
+    assert paper_row("cifar100-10", "abd", "engine.precision=bf16").final_accuracy.mean == 33.7
+    assert paper_row("cifar100-10", "abd", "train.epochs=2") is None
+    assert paper_row("digits-5", "abd") is None
+    ablated = next(row for row in paper.find_table("ablation").rows if row.settings)
+    assert paper_row(ablated.preset, ablated.method, *ablated.settings) == ablated
+
+
+def test_a_row_of_results_goes_by_the_papers_name_for_it():
+    ablated = next(row for row in paper.find_table("ablation").rows if row.title)
+    rows = []
+    for recipe in ("paper", "released"):
+        config = runs.configure(ablated.preset, ablated.method, recipe=recipe, settings=ablated.settings)
+        made = {**result(ablated.method, 0.3), "preset": ablated.preset, "recipe": recipe, "config": config.as_dict()}
+        rows += tables.rows_beside_paper([made])
+    assert [row.paper for row in rows] == [ablated, ablated]
+    assert rows[0].title == ablated.title
+    assert "released recipe" in rows[1].title
 
 
 def test_a_row_stands_beside_the_papers_figure_with_difference_and_verdict(section):

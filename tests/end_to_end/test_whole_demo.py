@@ -18,6 +18,7 @@ def test_the_demo_shows_what_the_readme_says(tmp_path):
     for picture in ("accuracy.png", "dreams.png"):
         assert str(picture) in done.stdout
         Image.open(folder / picture).verify()
+    assert "5 of 5 runs finished" in (folder / "page.html").read_text("utf-8")
     names = ("joint", "base", "lwf", "deepinversion", "abd")
     results = {name: json.loads((folder / f"{name}-seed0" / "result.json").read_text()) for name in names}
     accuracy = {name: result["metrics"]["final_accuracy"] for name, result in results.items()}
