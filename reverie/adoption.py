@@ -1,4 +1,4 @@
-"""A learner from a network that somebody else trained: a module at hand, or a file of weights and a network's name."""
+"""A learner from a network that somebody else trained, by the network's name and a file of weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from reverie.config import Config, DataConfig, NetConfig
 from reverie.errors import UserError, explaining
@@ -19,19 +18,6 @@ from reverie.nets import library
 from reverie.nets.backbone import LIBRARIES
 from reverie.nets.classifier import Classifier
 from reverie.nets.weights import load_weights, read_weights
-
-
-def adopt(
-    module: nn.Module,
-    classes: Sequence[str],
-    mean: Sequence[float],
-    std: Sequence[float],
-    size: int,
-    images: tuple[Sequence[float], Sequence[float]] | None = None,
-    device: torch.device | str = "cpu",
-) -> TaskLearner:
-    """A learner that does what `module` does, and learns more; `reverie.adopt` says what it must be like."""
-    return _learner(nets.adopt(module, classes, mean, std, size, images), type(module).__name__, device)
 
 
 def adopt_file(
@@ -62,7 +48,7 @@ def adopt_file(
     if rows is not None and len(rows) != len(classes):
         raise UserError(f"The weights in {file} are for {len(rows)} classes, but there are {len(classes)} class names.")
     load_weights(module, weights, file)
-    return _learner(nets.adopt(module, classes, mean, std, size, architecture=wanted), file.name, device)
+    return begin(nets.adopt(module, classes, mean, std, size, architecture=wanted), file.name, device)
 
 
 @explaining("read", "Choose another file of class names.")
@@ -78,7 +64,8 @@ def read_names(file: Path) -> list[str]:
     return list(names)
 
 
-def _learner(classifier: Classifier, source: str, device: torch.device | str) -> TaskLearner:
+def begin(classifier: Classifier, source: str, device: torch.device | str = "cpu") -> TaskLearner:
+    """A learner whose first step was taken by somebody else; the ledger says so."""
     architecture, size = classifier.backbone.architecture, classifier.preprocessing.size
     config = Config("adopted", "abd", data=DataConfig("folder", size), net=NetConfig(str(architecture)))
     learner = TaskLearner(config, classifier, device)

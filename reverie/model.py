@@ -18,6 +18,7 @@ from reverie.errors import UserError
 from reverie.extend import KnownClass, Wish
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.model_io import SavedModel
+from reverie.nets import adopt as nets
 
 if TYPE_CHECKING:
     from reverie.acceptance import Acceptance
@@ -181,5 +182,6 @@ def adopt(
     deviation of the training images, where they are known and others than those.
     Saved, it is loaded again with `reverie.load(folder, build=function)`: the function makes a module such as this.
     """
-    made = adoption.adopt(module, classes, mean, std, size, images)
+    classifier = nets.adopt(module, classes, mean, std, size, images)
+    made = adoption.begin(classifier, type(module).__name__)
     return Learner.of(SavedModel(made.classifier, made.config, made.ledger), device=device)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import reverie
-from reverie.adoption import adopt, adopt_file, read_names
+from reverie.adoption import adopt_file, read_names
 from reverie.config import Config, DataConfig, DreamConfig, TrainConfig
 from reverie.data import sources
 from reverie.data.images import MemoryImages
@@ -128,7 +128,7 @@ def test_a_module_of_ones_own_is_loaded_again_with_its_builder_and_not_without(t
 
 
 def test_the_ledger_says_that_the_model_was_adopted_and_that_no_image_was_seen(tmp_path):
-    learner = adopt(Own(), NAMES, [0.5], [0.5], 8)
+    learner = reverie.adopt(Own(), NAMES, [0.5], [0.5], 8)
     learner.save(tmp_path / "model")
     (entry,) = json.loads((tmp_path / "model" / "ledger.json").read_text())
     assert (entry["action"], entry["source"], entry["images_seen"], entry["classes"]) == ("adopted", "Own", 0, NAMES)
