@@ -3,17 +3,20 @@
 import json
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 
 import reverie
+from reverie import model_io
 from reverie.adoption import adopt_file, read_names
 from reverie.config import Config, DataConfig, DreamConfig, TrainConfig
 from reverie.data import sources
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
 from reverie.errors import UserError
+from reverie.export import export
 from reverie.learner import TaskLearner
 
 MEAN, STD = (0.3,) * 3, (0.37,) * 3
@@ -81,7 +84,7 @@ def right(learner: TaskLearner, images: MemoryImages, first: int = 0) -> float:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet"])
-def test_a_model_from_a_file_is_saved_loaded_and_learns_more_without_the_old_images(name, trained, weights, tmp_path):
+def test_a_model_from_a_file_learns_more_without_old_images_and_is_served_by_others(name, trained, weights, tmp_path):
     learner = adopt_file(name, weights(name), NAMES, size=16, mean=MEAN, std=STD)
     test = digits("test", 0, 1, 2)
     with torch.no_grad():
@@ -101,6 +104,15 @@ def test_a_model_from_a_file_is_saved_loaded_and_learns_more_without_the_old_ima
     assert before > 0.9
     assert right(extended, test) > 0.4  # fine-tuning has forgotten them all by now
     assert right(extended, digits("test", 3, 4), first=3) > 0.6
+
+    extended.save(tmp_path / "extended")
+    export(model_io.load(tmp_path / "extended"), "onnx", tmp_path / "extended.onnx")
+    served = onnxruntime.InferenceSession(tmp_path / "extended.onnx")
+    shown = digits("test", 0, 1, 2, 3, 4).pixels
+    (answers,) = served.run(None, {"pixels": shown.permute(0, 2, 3, 1).numpy()})
+    ours = torch.cat(list(extended.logits(shown))).softmax(dim=1)
+    torch.testing.assert_close(torch.from_numpy(answers), ours, rtol=0, atol=1e-4)
+    assert json.loads(served.get_modelmeta().custom_metadata_map["classes"]) == [*NAMES, "three", "four"]
 
 
 class Own(nn.Module):
