@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # One thread a process: two test processes share two cores, and threads that wait for each other cost ten times as much.
@@ -140,6 +141,11 @@ def photo_model() -> SavedModel:
         {"date": "2026-02-02T00:00:00+00:00", "classes": ["cherry"], "images": {"cherry": 12}},
     ]
     return SavedModel(learner.classifier, config, ledger)
+
+
+def hear_ctrl_c() -> None:
+    """In a new process: a shell that runs these tests in the background would have it ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from reverie import runs
 from reverie.errors import Interrupted, UserError
 from reverie.watch import Server
-from tests.conftest import TINY
+from tests.conftest import TINY, hear_ctrl_c
 from tests.test_evidence import StopBeforeTask
 
 
@@ -188,7 +188,9 @@ def test_a_port_that_is_taken_is_a_mistake(small_table):
 
 def test_the_command_serves_until_it_is_stopped(small_table):
     words = [sys.executable, "-m", "reverie", "watch", str(small_table), "--port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}, preexec_fn=hear_ctrl_c
+    )
     try:
         address = process.stdout.readline().split()[0]
         port = int(address.rstrip("/").rpartition(":")[2])

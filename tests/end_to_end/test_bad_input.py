@@ -25,6 +25,7 @@ from reverie.data.stream import Task
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
 from reverie.nets.classifier import Preprocessing
+from tests.conftest import hear_ctrl_c
 
 
 def picture(file: Path, seed: int = 0) -> None:
@@ -208,7 +209,14 @@ def opened_by(process: subprocess.Popen) -> Iterator[bool]:
 
 def test_ctrl_c_ends_the_command_with_a_word_and_no_traceback(slow):
     words = [sys.executable, "-m", "reverie", "data", "check", str(slow)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    )
     opened, deadline = False, time.monotonic() + 30
     while not opened and time.monotonic() < deadline and process.poll() is None:
         opened = any(opened_by(process))
