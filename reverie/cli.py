@@ -35,7 +35,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+EXPERIMENTS, MODELS, PAGES = "Experiments", "Your own classifier", "Looking at runs"  # groups of verbs
+app.add_typer(data_app, name="data", rich_help_panel=EXPERIMENTS)
 
 console = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 aside = Console(stderr=True, highlight=False, markup=False, emoji=False)  # for what is not the answer itself
@@ -80,7 +81,9 @@ def log_to(where: Console) -> None:
     logger.handlers = [RichHandler(console=where, show_time=False, show_path=False, markup=False)]
 
 
-@app.command(epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100")
+@app.command(
+    rich_help_panel=EXPERIMENTS, epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100"
+)
 def run(
     preset: Preset,
     method: Annotated[
@@ -168,7 +171,10 @@ def demo(
         console.print(f"  {file}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie table cifar100-10 --methods base,lwf,abd --seeds 0,1,2 --parallel 2")
+@app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog="Example: reverie table cifar100-10 --methods base,lwf,abd --seeds 0,1,2 --parallel 2",
+)
 def table(
     preset: Annotated[
         str | None, typer.Argument(metavar="[PRESET]", help="A preset's name or a YAML file.", show_default=False)
@@ -244,7 +250,10 @@ def table(
         _leave(f"reverie: {len(state.failed)} of {state.total} runs failed. The same command tries them again.", 1)
 
 
-@app.command(epilog="Example: reverie tune cifar100-10 --method abd --grid method.distillation=0.01,0.1,1")
+@app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog="Example: reverie tune cifar100-10 --method abd --grid method.distillation=0.01,0.1,1",
+)
 def tune(
     preset: Preset,
     grid: Annotated[
@@ -286,7 +295,7 @@ def tune(
     console.print(f"{folder / 'tune.json'}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
+@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
 def bench(
     preset: Preset = "cifar100-10",
     methods: Annotated[str, typer.Option(help="Which methods.")] = "base,lwf,deepinversion,abd",
@@ -331,7 +340,9 @@ def bench(
         console.print(f"{out}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie diagnose runs/deepinversion runs/abd --out runs/diagnosis")
+@app.command(
+    rich_help_panel=EXPERIMENTS, epilog="Example: reverie diagnose runs/deepinversion runs/abd --out runs/diagnosis"
+)
 def diagnose(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder.", show_default=False)] = None,
     other: Annotated[
@@ -402,7 +413,7 @@ def diagnose(
         console.print(line, soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie results --write README.md")
+@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie results --write README.md")
 def results(
     folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
     write: Annotated[
@@ -432,7 +443,7 @@ def results(
             console.print(f"{inner.name}\n\n{tables.results_table(inner)}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie run digits-5")
+@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5")
 def presets() -> None:
     """List the experiments that come with reverie."""
     from reverie.config import describe_preset, preset_names
@@ -443,7 +454,7 @@ def presets() -> None:
     console.print(table)
 
 
-@app.command(epilog="Example: reverie run digits-5 --method lwf")
+@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5 --method lwf")
 def methods() -> None:
     """List the methods, and what each keeps from one task to the next."""
     from reverie.methods import find_method, method_names

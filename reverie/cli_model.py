@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reverie.cli import (
+    MODELS,
     AsJson,
     CheckpointEvery,
     DeviceName,
@@ -41,7 +42,9 @@ class KnownClassRule(StrEnum):
     refine = "refine"
 
 
-@app.command(epilog="Example: reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min")
+@app.command(
+    rich_help_panel=MODELS, epilog="Example: reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min"
+)
 def learn(
     folder: Annotated[Path, typer.Argument(help="Images, one sub-folder a class.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The model folder to write.", show_default=False)],
@@ -114,7 +117,9 @@ class Library(StrEnum):
     timm = "timm"
 
 
-@app.command(epilog="Example: reverie adopt resnet18 weights.pth --classes names.txt --to mine --size 64")
+@app.command(
+    rich_help_panel=MODELS, epilog="Example: reverie adopt resnet18 weights.pth --classes names.txt --to mine --size 64"
+)
 def adopt(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The network: resnet18, or timm/resnet10t.", show_default=False)
@@ -205,7 +210,7 @@ class ExportFormat(StrEnum):
     torch = "torch"
 
 
-@app.command(epilog="Example: reverie predict flowers a.jpg b.jpg some_folder/ --top 3")
+@app.command(rich_help_panel=MODELS, epilog="Example: reverie predict flowers a.jpg b.jpg some_folder/ --top 3")
 def predict(
     model: ModelFolder,
     images: Annotated[
@@ -249,7 +254,7 @@ def predict(
     _name_unreadable({one.source: one.problem for one in answers if one.problem})
 
 
-@app.command(epilog="Example: reverie evaluate flowers photos/check")
+@app.command(rich_help_panel=MODELS, epilog="Example: reverie evaluate flowers photos/check")
 def evaluate(
     model: ModelFolder,
     folder: Annotated[Path, typer.Argument(help="A folder with one folder of images a class.", show_default=False)],
@@ -277,7 +282,7 @@ def evaluate(
     _name_unreadable(made.unreadable)
 
 
-@app.command(epilog="Example: reverie dream flowers --out dreams.png")
+@app.command(rich_help_panel=MODELS, epilog="Example: reverie dream flowers --out dreams.png")
 def dream(
     model: ModelFolder,
     out: Annotated[Path, typer.Option(help="The picture to write, as PNG.")] = Path("dreams.png"),
@@ -305,7 +310,9 @@ def dream(
     console.print(f"{out}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie classes flowers --rename tulp=tulip --remove weeds --to flowers-3")
+@app.command(
+    rich_help_panel=MODELS, epilog="Example: reverie classes flowers --rename tulp=tulip --remove weeds --to flowers-3"
+)
 def classes(
     model: ModelFolder,
     rename: Annotated[
@@ -350,7 +357,7 @@ def classes(
         console.print(f"{to or model}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie export flowers --to onnx")
+@app.command(rich_help_panel=MODELS, epilog="Example: reverie export flowers --to onnx")
 def export(
     model: ModelFolder,
     to: Annotated[ExportFormat, typer.Option(help="For onnxruntime and others, or for PyTorch (.pt2).")],

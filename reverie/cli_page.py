@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reverie.cli import app, console
+from reverie.cli import PAGES, app, console
 
 Shown = Annotated[
     list[Path],
@@ -15,7 +15,7 @@ Shown = Annotated[
 ]
 
 
-@app.command(epilog="Example: reverie report runs/demo --out page.html")
+@app.command(rich_help_panel=PAGES, epilog="Example: reverie report runs/demo --out page.html")
 def report(
     what: Shown,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("page.html"),
@@ -31,7 +31,7 @@ def report(
     console.print(f"{out}", soft_wrap=True)
 
 
-@app.command(epilog="Example: reverie watch runs/demo")
+@app.command(rich_help_panel=PAGES, epilog="Example: reverie watch runs/demo")
 def watch(
     what: Shown,
     port: Annotated[int, typer.Option(help="Where to listen; 0: any that is free.")] = 8765,

@@ -364,6 +364,8 @@ def learn_folder(
             step = replace(step, config=stored)
         for line in step.lines():
             say(line)
+        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not wish.budget:
+            say("without a GPU this may take hours; --budget 30min would make it fit")
         journal = Journal(job.folder, checkpoint_seconds, lambda: _synchronise(where))
         resting, snapshot = journal.recover()
         journal.tasks = 1
