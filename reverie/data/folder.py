@@ -82,23 +82,30 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
     """The files of each class for training and for testing, unread."""
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
-    test_root = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+    test_root = next((root / name for name in ("test", "val") if _holds_classes(root / name)), None)
     if test_root and {folder.name for folder in folders_in(root)} <= {"test", "val"}:
         raise UserError(f"{root} has {test_root.name}/ but no train/. Put training images into train/CLASS/.")
-    if (root / "train").is_dir() and test_root:
+    if _holds_classes(root / "train") and test_root:
         train, test = _classes(root / "train"), _classes(test_root)
         for name in sorted(train.keys() ^ test.keys()):
             here, there = ("train", test_root.name) if name in train else (test_root.name, "train")
             raise UserError(f"Class {name!r} of {root} is in {here}/ but not in {there}/; each class must be in both.")
         return train, test
     train, test = {}, {}
-    for name, files in _classes(root / "train" if (root / "train").is_dir() else root).items():
+    for name, files in _classes(root / "train" if _holds_classes(root / "train") else root).items():
         if len(files) < 2:
             raise UserError(
                 f"Class {name!r} in {root} has a single image: one to train on and one to test on are needed."
             )
         train[name], test[name] = _hold_out(name, files, holdout)
     return train, test
+
+
+def _holds_classes(folder: Path) -> bool:
+    """Or is it the folder of a class by that name, which holds images? Trains are a class of CIFAR-100."""
+    if not folder.is_dir() or not folders_in(folder):
+        return False
+    return not any(entry.is_file() and not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:

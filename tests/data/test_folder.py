@@ -36,6 +36,13 @@ def test_adding_images_keeps_most_of_the_split(photos):
     assert len(set(before) & set(after)) >= len(before) - 2
 
 
+@pytest.mark.parametrize("name", ["train", "test", "val"])
+def test_a_class_may_be_called_train(photos, name):
+    shutil.copytree(photos / "banana", photos / name)
+    data = read_folder(photos, size=16)
+    assert sorted(data.class_names) == sorted(["apple", "banana", "cherry", name])
+
+
 def test_train_and_test_folders_are_taken_as_they_are(photos, tmp_path):
     root = tmp_path / "split"
     shutil.copytree(photos, root / "train")
