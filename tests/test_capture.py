@@ -216,6 +216,46 @@ def test_no_method_waits_for_the_device(cuda, method):
             torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("net", ["torchvision/resnet18", "torchvision/mobilenet_v2", "timm/efficientnet_b0"])
+def test_networks_of_others_are_captured_and_their_dropout_repeats(cuda, net, compile):
+    """The second and third drop features, and draw new ones in each step; a seed gives the same ones again."""
+    curves = []
+    for _ in range(2):
+        seen = Stop()
+        for phase in third_task("abd", cuda, f"net.name={net}", "train.lr=0.0001", "dream.lr=0.00001")[1]:
+            engine = Engine(cuda, "fp32" if not compile else "bf16", capture=True, compile=compile)
+            first_step(engine, phase)  # says whether it is captured
+            engine.run(replace(phase, epochs=None, steps=5, summary=None), 3, seen)
+        curves.append(torch.tensor([value for epoch in seen.epochs for value in epoch]))
+    assert torch.isfinite(curves[0]).all()
+    torch.testing.assert_close(curves[1], curves[0], rtol=1e-2 if compile else 1e-3, atol=1e-4)
+
+
+def test_dropout_in_a_captured_step_is_new_in_each(cuda):
+    _, (phase,) = third_task("base", cuda)
+    dropped = []
+    net = nn.Dropout(0.5)
+
+    def losses(batch):
+        found = phase.losses(batch)
+        counted.copy_(net(torch.ones(1000, device=cuda)))
+        return found
+
+    class Look(Observer):
+        def step_ends(self, done, snapshot):
+            dropped.append(counted.clone())
+
+    counted = torch.zeros(1000, device=cuda)
+    for _ in range(2):
+        Engine(cuda, "fp32", capture=True, compile=False).run(
+            replace(phase, losses=losses, epochs=None, steps=4), 3, Look()
+        )
+    assert all(abs(float(mask.mean()) - 1) < 0.2 for mask in dropped)
+    assert not any(torch.equal(dropped[i], dropped[j]) for i in range(4) for j in range(i))
+    assert all(torch.equal(dropped[i], dropped[i + 4]) for i in range(4))
+
+
 def test_memory_is_given_back_after_each_phase(cuda):
     used = []
     for _ in range(4):
