@@ -21,7 +21,7 @@ from reverie import bench, fast, runs
 from reverie.config import Config
 from reverie.engine import Engine
 
-PHASES, SHARES = 2, 2  # a method that dreams has two long phases, each with two things that take long to compile
+PHASES, SHARES = 2, 2  # a method that dreams has two long phases, each with two networks that take long to compile
 
 
 class Ahead:
@@ -40,9 +40,10 @@ class Ahead:
             with suppress(BrokenPipeError), worker.stdin:
                 worker.stdin.write(json.dumps(config.as_dict()).encode())
 
-    def wait(self, enough: Callable[[], bool]) -> None:
-        """Until everything is compiled: to do the same beside them would only take longer."""
-        while not enough() and any(worker.poll() is None for worker in self.workers):
+    def wait(self, phase: int, enough: Callable[[], bool]) -> None:
+        """Until the second task's phase of that number is compiled: to do it beside them would only take longer."""
+        at_work = self.workers[phase * SHARES : (phase + 1) * SHARES]
+        while not enough() and any(worker.poll() is None for worker in at_work):
             time.sleep(0.1)
 
     def stop(self) -> None:

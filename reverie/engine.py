@@ -136,13 +136,15 @@ class _Loop:
                     self._step(more=self.done + 1 < last)
                     self.done += 1
                     if self.done == last:  # first, so that no snapshot stands between an epoch's last step and its end
+                        if last < total:
+                            self.phase.feed.expect(self._epoch_seed(epoch + 1))
                         self._end_epoch(epoch, lr)
                     self.observer.step_ends(self.done, self.snapshot)
         finally:
             self._tear_down()
         if phase.memory is not None:
             phase.memory.state = self.optimizer.state_dict()
-        with fast.compiling(False):  # what is done once is not worth it
+        with fast.compiling(False), self.engine.arithmetic():  # for what is done once, neither is worth it
             summary = phase.summary() if phase.summary else {}
             self.observer.phase_ends(phase, {**summary, "setup_seconds": round(setup, 3)})
 
@@ -187,8 +189,11 @@ class _Loop:
 
     # --- epochs
 
+    def _epoch_seed(self, epoch: int) -> int:
+        return derive(self.seed, "epoch", epoch)
+
     def _begin_epoch(self, epoch: int, step: int) -> float:
-        seed = derive(self.seed, "epoch", epoch)
+        seed = self._epoch_seed(epoch)
         if step == 0:
             self.rng.manual_seed(derive(seed, "steps"))
             torch.manual_seed(derive(seed, "layers"))

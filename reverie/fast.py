@@ -7,7 +7,6 @@ that is marked depends on it. torch keeps what it compiled on disk between proce
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,19 @@ R = TypeVar("R")
 log = logging.getLogger("reverie")
 _compiling = False
 _broken = False  # the compiler was tried, and failed
-_share: tuple[int, Iterator[int]] | None = None  # which of the functions to come are compiled; none: all
+_share: Share | None = None  # what is compiled; none: everything
+
+
+class Share:
+    """One in so many of what is marked, counted as it is first called. With and without gradients it counts twice."""
+
+    def __init__(self, number: int, shares: int) -> None:
+        self.number, self.shares = number, shares
+        self.met: dict[tuple[Callable[..., object], bool], int] = {}
+
+    def holds(self, function: Callable[..., object]) -> bool:
+        place = self.met.setdefault((function, torch.is_grad_enabled()), len(self.met))
+        return place % self.shares == self.number
 
 
 def fusable(function: Callable[P, R]) -> Callable[P, R]:
@@ -33,8 +44,11 @@ def fusable(function: Callable[P, R]) -> Callable[P, R]:
         nonlocal compiled
         if not _compiling or torch.compiler.is_compiling():  # inside another one, it is compiled with that
             return function(*args, **kwargs)
+        if _share is not None and not _share.holds(function):
+            with compiling(False):  # with all that it calls
+                return function(*args, **kwargs)
         if compiled is None:
-            compiled = _compile(function) if _is_ours() else _plain(function)
+            compiled = _compile(function)
         try:
             return compiled(*args, **kwargs)
         except _compiler_errors() as error:
@@ -57,9 +71,9 @@ def compiling(on: bool) -> Iterator[None]:
 
 @contextmanager
 def sharing(number: int, shares: int) -> Iterator[None]:
-    """Inside, one in so many marked functions is compiled, counted as they are first called; the others run plainly."""
+    """Inside, a share of what is marked is compiled, and the rest runs plainly."""
     global _share
-    before, _share = _share, (number, itertools.cycle(range(shares)))
+    before, _share = _share, Share(number, shares)
     try:
         yield
     finally:
@@ -70,20 +84,6 @@ def wake(device: torch.device) -> None:
     """The compiler takes seconds to start. Somebody who has to wait for something else can start it meanwhile."""
     with suppress(_compiler_errors()):
         _compile(torch.neg)(torch.ones(2, device=device))
-
-
-def _is_ours() -> bool:
-    return _share is None or next(_share[1]) == _share[0]
-
-
-def _plain(function: Callable[P, R]) -> Callable[P, R]:
-    """With all that it calls."""
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with compiling(False):
-            return function(*args, **kwargs)
-
-    return call
 
 
 def _compile(function: Callable[P, R]) -> Callable[P, R]:

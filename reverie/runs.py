@@ -223,12 +223,8 @@ class _Run:
 
     def _compile_from_the_second_on(self, index: int) -> None:
         """While everything is compiled ahead, the first task is learned without."""
-        if self.ahead is None or index > 1:
-            return
-        if index == 1:
-            fast.wake(self.device)
-            self.ahead.wait(enough=lambda: self.journal.stop)
-        self.learner.engine.compile = index == 1
+        if self.ahead is not None and index <= 1:
+            self.learner.engine.compile = index == 1
 
     def _learn(
         self, learner: TaskLearner, task: Task, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
@@ -241,6 +237,8 @@ class _Run:
             learner.prepare(resting["learner"], known=task.first_label)
             checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot)
         observers = [self.journal, self.observer, self._keep_dreams(learner)]
+        if self.ahead is not None and task.index == 1:
+            observers.append(_Patience(self.ahead, self.journal, self.device))
         if self.share_first_task and self.journal.task == task.index <= 1:
             origin = [self.fingerprint, list(self.stream[:1].classes)]
             observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
@@ -364,6 +362,18 @@ def _preprocessing(stream: Stream) -> Preprocessing:
 def _sum_parts(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for parts in seconds for name in parts)
     return {name: sum(parts.get(name, 0.0) for parts in seconds) for name in names}
+
+
+class _Patience(LearnerObserver):
+    """Before each phase of the second task: what is compiled ahead for it is waited for."""
+
+    def __init__(self, ahead: Ahead, journal: Journal, device: torch.device) -> None:
+        self.ahead, self.journal, self.device = ahead, journal, device
+
+    def phase_ready(self, number: int, learner: TaskLearner) -> None:
+        if number == 0:
+            fast.wake(self.device)
+        self.ahead.wait(number, enough=lambda: self.journal.stop)
 
 
 class _DreamKeeper(LearnerObserver):

@@ -229,7 +229,7 @@ def test_networks_of_others_are_captured_and_their_dropout_repeats(cuda, net, co
             engine.run(replace(phase, epochs=None, steps=5, summary=None), 3, seen)
         curves.append(torch.tensor([value for epoch in seen.epochs for value in epoch]))
     assert torch.isfinite(curves[0]).all()
-    torch.testing.assert_close(curves[1], curves[0], rtol=1e-2 if compile else 1e-3, atol=1e-4)
+    torch.testing.assert_close(curves[1], curves[0], rtol=1e-2, atol=1e-4)  # rounding grows fast here
 
 
 def test_dropout_in_a_captured_step_is_new_in_each(cuda):

@@ -71,8 +71,11 @@ class Feed(Protocol):
     steps_per_epoch: int
     batch_size: int
 
+    def expect(self, seed: int) -> None:
+        """The epoch of `seed` comes next. The host can plan it while the device is at work."""
+
     def begin(self, seed: int, step: int) -> None:
-        """Plan the epoch of `seed` and go to its step number `step`."""
+        """Plan the epoch of `seed`, unless it was expected, and go to its step number `step`."""
 
     def advance(self) -> None:
         """What the host has to do before a step; nothing where all images are on the device."""
@@ -81,13 +84,38 @@ class Feed(Protocol):
         """The next batch, or any after the epoch's last. Only tensor arithmetic."""
 
 
-class DeviceFeed:
+class _Planned:
+    """The part of a feed that knows which image comes when."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        self.steps_per_epoch = sources[0].steps
+        self.batch_size = sum(source.share for source in sources)
+        self._expected: tuple[int, tuple[Tensor, Tensor]] | None = None
+
+    def expect(self, seed: int) -> None:
+        self._expected = seed, self._plan(seed)
+
+    def _planned(self, seed: int) -> tuple[Tensor, Tensor]:
+        found, self._expected = self._expected, None
+        return found[1] if found is not None and found[0] == seed else self._plan(seed)
+
+    def _plan(self, seed: int) -> tuple[Tensor, Tensor]:
+        """The epoch's rows, batch after batch, the sources side by side in each; and the random numbers of each row."""
+        orders, draws, steps = [], [], self.steps_per_epoch
+        for name, (source, offset) in enumerate(zip(self.sources, _offsets(self.sources), strict=True)):
+            order, numbers = source.plan(seed, name, steps)
+            orders.append(order.view(steps, source.share) + offset)
+            draws.append(numbers.view(steps, source.share, DRAWS))
+        return torch.cat(orders, dim=1).flatten(), torch.cat(draws, dim=1).flatten(0, 1)
+
+
+class DeviceFeed(_Planned):
     """All images as one uint8 tensor on the device."""
 
     def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
-        self.sources, self.augment, self.device = tuple(sources), augment, device
-        self.steps_per_epoch = sources[0].steps
-        self.batch_size = sum(source.share for source in sources)
+        super().__init__(sources)
+        self.augment, self.device = augment, device
         every = [source.images.read(torch.arange(len(source.images))) for source in sources]
         self.pixels = torch.cat(every).to(device)
         self.labels = torch.cat([source.images.labels for source in sources]).to(device)
@@ -98,7 +126,7 @@ class DeviceFeed:
         self._row = torch.arange(self.batch_size, device=device)
 
     def begin(self, seed: int, step: int) -> None:
-        order, draws = _plan(self.sources, seed, self.steps_per_epoch)
+        order, draws = self._planned(seed)
         self._order.copy_(order)
         self._draws.copy_(draws)
         self._step.fill_(step)
@@ -116,15 +144,14 @@ class DeviceFeed:
         return Batch(self.augment(pixels, draws), self.labels[index])
 
 
-class StreamingFeed:
+class StreamingFeed(_Planned):
     """Images decoded from disk by threads, some batches ahead; in all else the same as `DeviceFeed`."""
 
     AHEAD = 3
 
     def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
-        self.sources, self.augment, self.device = tuple(sources), augment, device
-        self.steps_per_epoch = sources[0].steps
-        self.batch_size = sum(source.share for source in sources)
+        super().__init__(sources)
+        self.augment, self.device = augment, device
         self._offsets = _offsets(self.sources)
         self._labels = torch.cat([source.images.labels for source in sources])
         channels, height, width = sources[0].images.shape
@@ -134,7 +161,7 @@ class StreamingFeed:
         self._ahead: Iterator[tuple[Tensor, Tensor, Tensor]] = iter(())
 
     def begin(self, seed: int, step: int) -> None:
-        order, draws = _plan(self.sources, seed, self.steps_per_epoch)
+        order, draws = self._planned(seed)
         batches = order.view(-1, self.batch_size), draws.view(-1, self.batch_size, DRAWS)
         self._ahead = self._read_ahead(batches[0][step:], batches[1][step:])
 
@@ -176,6 +203,9 @@ class NoData:
         self.steps_per_epoch = steps_per_epoch
         self._nothing = torch.empty(0, device=device)
 
+    def expect(self, seed: int) -> None:
+        pass
+
     def begin(self, seed: int, step: int) -> None:
         pass
 
@@ -199,13 +229,3 @@ def _rounds(count: int, rows: int, rng: torch.Generator) -> Tensor:
 
 def _offsets(sources: Sequence[Source]) -> list[int]:
     return [sum(len(earlier.images) for earlier in sources[:i]) for i in range(len(sources))]
-
-
-def _plan(sources: Sequence[Source], seed: int, steps: int) -> tuple[Tensor, Tensor]:
-    """The epoch's rows, batch after batch, the sources side by side in each."""
-    orders, draws = [], []
-    for name, (source, offset) in enumerate(zip(sources, _offsets(sources), strict=True)):
-        order, numbers = source.plan(seed, name, steps)
-        orders.append(order.view(steps, source.share) + offset)
-        draws.append(numbers.view(steps, source.share, DRAWS))
-    return torch.cat(orders, dim=1).flatten(), torch.cat(draws, dim=1).flatten(0, 1)

@@ -86,6 +86,21 @@ def test_epochs_differ_and_the_same_seed_repeats():
 
 
 @pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
+def test_an_epoch_that_was_expected_is_the_same_and_another_is_not_mistaken_for_it(kind, monkeypatch):
+    feed = kind([Source(numbered(20), 5)], PLAIN, CPU)
+    plain = [[b.labels.tolist() for b in epoch(feed, seed)] for seed in (7, 8)]
+    planned = []
+    monkeypatch.setattr(Source, "plan", lambda *args, plan=Source.plan: planned.append(args) or plan(*args))
+    feed.expect(7)
+    feed.expect(8)
+    assert [b.labels.tolist() for b in epoch(feed, 8)] == plain[1]
+    assert len(planned) == 2
+    feed.expect(8)
+    assert [b.labels.tolist() for b in epoch(feed, 7)] == plain[0]
+    assert [b.labels.tolist() for b in epoch(feed, 8)] == plain[1]
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
 def test_an_epoch_can_be_entered_at_any_step(kind):
     augment = Augmenter(AugmentConfig(crop=1, flip=True), Normaliser((0.0,), (1.0,)))
     feed = kind([Source(numbered(40), 8)], augment, CPU)
