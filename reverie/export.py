@@ -137,7 +137,7 @@ def _torch(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask]:
 def _traced(served: Served) -> torch.export.ExportedProgram:
     """The program of a batch of any size."""
     shape = served.classifier.preprocessing
-    pixels, images = _noise(2, shape.size, shape.channels), torch.export.Dim("images", min=1)
+    pixels, images = _noise(2, shape.size, shape.channels), torch.export.Dim("images", min=1, max=2**31 - 1)
     try:
         program = torch.export.export(served, (pixels,), dynamic_shapes={INPUT: {0: images}}, strict=False)
     except Exception as error:  # tracing runs the network's own code, which may do anything

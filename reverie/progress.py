@@ -192,14 +192,17 @@ def following_grid(console: Console, parallel: int) -> Iterator[GridProgress]:
 
 @contextmanager
 def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that says (done, total): a download, files being checked."""
+    """A bar for work that says (done, total): a download, files being checked. Nothing where nobody looks."""
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:.0f} %"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(bar, completed=done / unit, total=total / unit if total else None)
 

@@ -193,7 +193,7 @@ class _Run:
         self.began = began
         self.session: dict[str, Any] = {
             "command": command,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started": _now(),
             "environment": provenance.environment(device),
         }
 
@@ -289,6 +289,8 @@ class _Run:
         accuracy = Predictions.from_bytes(self.folder.predictions(index).read_bytes()).accuracy(
             self.config.evaluate.top
         )
+        if learner.ledger:
+            learner.ledger[-1] |= {"date": _now(), "source": self.config.data.source}
         seconds, memory = self.journal.seconds[index], provenance.peak_memory(self.device)
         self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=seconds, peak_memory_bytes=memory)
         if "models" in self.config.keep and learner.classifier.seen:
@@ -337,7 +339,7 @@ class _Run:
             "normalisation": self.normalisation,
             "config": self.config.as_dict(),
             "sessions": self.journal.sessions,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": _now(),
         }
         result.update(results.figures(self.folder, self.config, result))
         self.journal.event("run ends", metrics=result["metrics"])
@@ -351,6 +353,10 @@ class _Run:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _preprocessing(stream: Stream) -> Preprocessing:

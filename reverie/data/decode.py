@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,12 @@ class NotAnImage(Exception):
 
 
 Box = tuple[float, float, float, float]  # left, top, width, height
+
+
+@functools.cache
+def decoders() -> ThreadPoolExecutor:
+    """Threads for decoding, as long as the process lives. What they do must not wait for another of them."""
+    return ThreadPoolExecutor(thread_name_prefix="reverie-images")
 
 
 def decode(

@@ -6,9 +6,12 @@ arithmetic on tensors that stay where they are, without a word from the host, so
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, Protocol
 
 import torch
@@ -158,30 +161,31 @@ class StreamingFeed(_Planned):
         self._pixels_now = torch.zeros(self.batch_size, channels, height, width, dtype=torch.uint8, device=device)
         self._labels_now = torch.zeros(self.batch_size, dtype=torch.long, device=device)
         self._draws_now = torch.zeros(self.batch_size, DRAWS, device=device)
-        self._ahead: Iterator[tuple[Tensor, Tensor, Tensor]] = iter(())
+        self._to_come: Iterator[tuple[Tensor, Tensor]] = iter(())  # the epoch's batches: which images, and their draws
+        self._reading: deque[tuple[Tensor, Tensor, Future[Tensor]]] = deque()
 
     def begin(self, seed: int, step: int) -> None:
+        for *_, pixels in self._reading:
+            pixels.cancel()
+        self._reading.clear()
         order, draws = self._planned(seed)
-        batches = order.view(-1, self.batch_size), draws.view(-1, self.batch_size, DRAWS)
-        self._ahead = self._read_ahead(batches[0][step:], batches[1][step:])
+        batches = zip(order.view(-1, self.batch_size), draws.view(-1, self.batch_size, DRAWS), strict=True)
+        self._to_come = islice(batches, step, None)
+        self._read_ahead()
 
     def advance(self) -> None:
-        pixels, labels, draws = next(self._ahead)
-        self._pixels_now.copy_(pixels)
-        self._labels_now.copy_(labels)
+        order, draws, pixels = self._reading.popleft()
+        self._pixels_now.copy_(pixels.result())
+        self._labels_now.copy_(self._labels[order])
         self._draws_now.copy_(draws)
+        self._read_ahead()
 
     def draw(self) -> Batch:
         return Batch(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone())
 
-    def _read_ahead(self, order: Tensor, draws: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        with ThreadPoolExecutor(self.AHEAD) as threads:
-            waiting: list[Future[Tensor]] = []
-            for step in range(len(order)):
-                while len(waiting) < self.AHEAD and step + len(waiting) < len(order):
-                    coming = step + len(waiting)
-                    waiting.append(threads.submit(self._read, order[coming], draws[coming]))
-                yield waiting.pop(0).result(), self._labels[order[step]], draws[step]
+    def _read_ahead(self) -> None:
+        for order, draws in islice(self._to_come, self.AHEAD - len(self._reading)):
+            self._reading.append((order, draws, _readers().submit(self._read, order, draws)))
 
     def _read(self, index: Tensor, draws: Tensor) -> Tensor:
         """Each row lies in the part of the batch that belongs to its source."""
@@ -214,6 +218,12 @@ class NoData:
 
     def draw(self) -> Batch:
         return Batch(self._nothing, self._nothing)
+
+
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """For as long as the process lives: a pool of a feed's own would be closed by whoever comes to collect the feed."""
+    return ThreadPoolExecutor(StreamingFeed.AHEAD, "reverie-batches")
 
 
 def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.device) -> Feed:

@@ -7,14 +7,13 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
-from reverie.data.decode import NotAnImage, decode
+from reverie.data.decode import NotAnImage, decode, decoders
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, explaining
 
@@ -170,18 +169,18 @@ def _decode_all(
         except NotAnImage as error:
             return error
 
-    with ThreadPoolExecutor() as threads:
-        for done, (file, outcome) in enumerate(zip(files, threads.map(attempt, files), strict=True), start=1):
-            if isinstance(outcome, NotAnImage):
-                name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
-                skipped.append(f"{name} {outcome}")
-            else:
-                digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
-                if keep:
-                    pixels[file] = outcome[0]
-                converted.update(outcome[1])
-            if progress:
-                progress(done, len(files))
+    outcomes = zip(files, decoders().map(attempt, files), strict=True)
+    for done, (file, outcome) in enumerate(outcomes, start=1):
+        if isinstance(outcome, NotAnImage):
+            name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
+            skipped.append(f"{name} {outcome}")
+        else:
+            digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
+            if keep:
+                pixels[file] = outcome[0]
+            converted.update(outcome[1])
+        if progress:
+            progress(done, len(files))
     for what in skipped[:NAMED_WARNINGS]:
         log.warning("%s; skipped.", what)
     if len(skipped) > NAMED_WARNINGS:

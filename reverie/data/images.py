@@ -6,7 +6,6 @@ import functools
 import hashlib
 import logging
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reverie.data.augment import crop_boxes, resized_crop
-from reverie.data.decode import Box, NotAnImage, decode
+from reverie.data.decode import Box, NotAnImage, decode, decoders
 from reverie.errors import UserError
 
 log = logging.getLogger("reverie")
@@ -105,8 +104,7 @@ class DiskImages:
 
     def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
         rows: Iterable[Tensor | None] = repeat(None) if draws is None else draws.split(1)
-        with ThreadPoolExecutor() as threads:
-            return torch.stack([*threads.map(self._pixels, index.tolist(), rows)])
+        return torch.stack([*decoders().map(self._pixels, index.tolist(), rows)])
 
     def _pixels(self, i: int, draws: Tensor | None) -> Tensor:
         with suppress(NotAnImage):

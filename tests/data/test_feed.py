@@ -1,6 +1,9 @@
 """Feeds: every image once an epoch, the same batch for the same (seed, step), from memory and from disk alike."""
 
-from concurrent.futures import ThreadPoolExecutor
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import numpy as np
@@ -170,7 +173,7 @@ def by_label(batches):
 def test_the_resized_crop_of_an_image_is_the_same_in_any_batch_with_any_number_of_threads(tmp_path, monkeypatch):
     images = written(tmp_path, width=50, height=30)
     once = by_label(epoch(make_feed([Source(images, 4)], RESIZED, CPU)))
-    monkeypatch.setattr("reverie.data.images.ThreadPoolExecutor", partial(ThreadPoolExecutor, 1))
+    monkeypatch.setattr("reverie.data.images.decoders", partial(ThreadPoolExecutor, 1))
     again = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU)))
     other = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU), seed=2))
     assert once.keys() == again.keys() == other.keys()
@@ -198,6 +201,22 @@ def test_an_epoch_of_resized_crops_can_be_entered_at_any_step(kind, tmp_path):
     feed = kind([Source(written(tmp_path, width=24), 4)], RESIZED, CPU)
     whole, rest = epoch(feed, seed=3), epoch(feed, seed=3, step=2)
     assert torch.equal(whole[2].images, rest[0].images)
+
+
+def test_whoever_collects_a_feed_that_was_left_in_the_middle_waits_for_no_thread(tmp_path, monkeypatch):
+    """It may happen anywhere, and did: in a thread that held the very lock that the end of another one needs."""
+    feed = StreamingFeed([Source(written(tmp_path), 2)], RESIZED, CPU)
+    feed.begin(1, 0)
+    feed.advance()
+    feed.itself = feed  # nobody but the garbage collector finds it
+    gone, waits, running = weakref.ref(feed), [], [future for *_, future in feed._reading]
+    del feed
+    wait(running)
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: waits.append(self))
+    while running and gone() is not None:  # the last of the threads lets go of it a moment after its work
+        gc.collect()
+    assert running
+    assert waits == []
 
 
 def test_without_a_feed_images_are_read_whole(tmp_path):
