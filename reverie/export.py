@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -104,15 +105,23 @@ def _onnx(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask | None]:
         )
     import onnx
 
-    with _silence():
-        made = torch.onnx.export(
-            _traced(served),
-            dynamo=True,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes={INPUT: {0: "images"}},
-            verbose=False,
-        )
+    program = _traced(served)
+    try:
+        with _silence():
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes={INPUT: {0: "images"}},
+                verbose=False,
+            )
+    except Exception as error:  # torch, onnx and onnxscript are not all made for each other
+        versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnx", "onnxscript"))
+        raise UserError(
+            f"The ONNX exporter of these versions fails on this network ({versions}): {_first_line(error)} "
+            "Newer ones may not; or use --to torch."
+        ) from error
     assert made is not None
     proto, graph = made.model_proto, made.model_proto.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *proto.functions):
@@ -141,12 +150,15 @@ def _traced(served: Served) -> torch.export.ExportedProgram:
     try:
         program = torch.export.export(served, (pixels,), dynamic_shapes={INPUT: {0: images}}, strict=False)
     except Exception as error:  # tracing runs the network's own code, which may do anything
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"torch.export cannot follow this network: {reason}") from None
+        raise UserError(f"torch.export cannot follow this network: {_first_line(error)}") from None
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # where on this machine each line of code lies
     return program
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _difference(served: Served, ask: Ask, pixels: Tensor) -> float:

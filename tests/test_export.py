@@ -123,6 +123,16 @@ def test_a_format_that_is_unknown_is_refused(photo_model, tmp_path):
         export(photo_model, "tflite", tmp_path / "model.tflite")
 
 
+def test_an_exporter_that_fails_is_reported_with_the_versions(photo_model, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("Cannot translate %mean\nwith a long tail")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(UserError, match=r"torch 2.*onnxscript .*: Cannot translate %mean Newer .* --to torch"):
+        export(photo_model, "onnx", tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
 def test_a_file_that_answers_otherwise_is_not_written(photo_model, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_difference", lambda *_: 0.25)
     with pytest.raises(UserError, match=r"off by 0\.25"):

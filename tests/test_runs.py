@@ -51,8 +51,9 @@ class Coresets(RunObserver):
 
 
 def figures(result):
-    keys = ("metrics", "accuracy_matrix", "class_order", "upper_bound", "data_fingerprint", "config", "ledger")
-    return {key: result[key] for key in keys}
+    keys = ("metrics", "accuracy_matrix", "class_order", "upper_bound", "data_fingerprint", "config")
+    ledger = [{**entry, "date": None} for entry in result["ledger"]]
+    return {key: result[key] for key in keys} | {"ledger": ledger}
 
 
 def weights(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,3 +30,8 @@ class Double(nn.Module):
         rows, channels, height, width = maps.shape
         apart = maps[:, :, :, None, :, None].expand(rows, channels, height, 2, width, 2)
         return apart.reshape(rows, channels, 2 * height, 2 * width)
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """The precision to sum numbers of `dtype` in. (Not `torch.promote_types`, which old exporters stumble over.)"""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie.nets.backbone import Backbone
-from reverie.nets.layers import AlignedConv2d
+from reverie.nets.layers import AlignedConv2d, at_least_single
 
 
 class BasicBlock(nn.Module):
@@ -63,7 +62,7 @@ class CifarResNet(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.blocks(F.relu(self.bn(self.conv(images))))
-        return maps.mean(dim=(2, 3), dtype=torch.promote_types(maps.dtype, torch.float32))
+        return maps.mean(dim=(2, 3), dtype=at_least_single(maps.dtype))
 
 
 def cifar_resnet(blocks: int, channels: int, signed: bool = False) -> Backbone:

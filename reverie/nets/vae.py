@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
-from reverie.nets.layers import AlignedConv2d
+from reverie.nets.layers import AlignedConv2d, at_least_single
 
 
 def halvings(size: int) -> int:
@@ -56,4 +55,4 @@ def _twice(before: int, after: int) -> nn.Module:
 
 
 def _single(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values.to(at_least_single(values.dtype))
