@@ -9,7 +9,8 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reverie.data.folder import Progress, files_below
@@ -27,9 +28,10 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
         return target
     addresses = [_address(mirror, archive) for mirror in mirrors] + [archive.url]
     with explaining("written", "Choose another --data."):
+        is_new = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=".reverie-", dir=root)
-    with made as scratch:
+    with _leaving_nothing(root if is_new else None), made as scratch:
         packed = Path(scratch) / "archive"
         _download_any(addresses, packed, archive, progress)
         unpacked = Path(scratch) / "unpacked"
@@ -41,6 +43,18 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
             target.replace(Path(scratch) / "old")
         (unpacked / archive.folder).replace(target)
     return target
+
+
+@contextmanager
+def _leaving_nothing(folder: Path | None) -> Iterator[None]:
+    """An empty folder goes if what it was made for fails."""
+    try:
+        yield
+    except BaseException:
+        if folder is not None:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def find_archive(name: str) -> Archive:

@@ -90,6 +90,10 @@ def test_failure_names_every_address_and_leaves_nothing(archive, tmp_path, serve
     assert "404" in message or "not found" in message.lower()
     assert "differs from the official one" in message
     assert "--mirror" in message
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "data").mkdir()  # somebody's own stays
+    with pytest.raises(UserError):
+        download.fetch("cifar100", tmp_path / "data", [f"{address}/gone"])
     assert list((tmp_path / "data").iterdir()) == []
 
 
