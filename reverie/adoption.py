@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
+from reverie import provenance
 from reverie.config import Config, DataConfig, NetConfig
 from reverie.errors import UserError, explaining
 from reverie.learner import TaskLearner
@@ -74,7 +74,7 @@ def begin(classifier: Classifier, source: str, device: torch.device | str = "cpu
         {
             "task": 1,
             "action": "adopted",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "date": provenance.now(),
             "source": source,
             "classes": list(classifier.class_names),
             "images_seen": 0,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import nn
 
+from reverie import provenance
 from reverie.errors import UserError, did_you_mean
 from reverie.model_io import SavedModel
 from reverie.nets.classifier import Classifier
@@ -113,5 +113,5 @@ def _check_known(names: Iterable[str], class_names: Sequence[str]) -> None:
 
 def _changed(model: SavedModel, classifier: Classifier, **deed: Any) -> SavedModel:
     """With the deed in the ledger. The report of the last step spoke of another model, and does not come along."""
-    entry = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **deed}
+    entry = {"date": provenance.now(), **deed}
     return replace(model, classifier=classifier, ledger=[*model.ledger, entry], acceptance=None)

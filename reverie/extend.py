@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reverie import defaults, disk, model_io
+from reverie import defaults, disk, model_io, provenance
 from reverie.acceptance import Acceptance, judge
 from reverie.config import AugmentConfig, Config, DataConfig, build
 from reverie.data.folder import Progress, files_below, folders_in
@@ -309,7 +308,7 @@ def learn(
     previous = step.before.acceptance if step.before else None
     report = judge(before, learner, step.held_out, taker.dreams, check, previous=previous)
     learner.ledger[-1] |= {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": provenance.now(),
         "source": step.source,
         "images": step.counts(step.train),
         "held_out": step.counts(step.held_out),

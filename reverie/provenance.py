@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -47,6 +48,11 @@ def digest(state: Mapping[str, Any]) -> str:
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         content.update(value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()
+
+
+def now() -> str:
+    """To the second, in universal time."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def command_line() -> str:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,7 +192,7 @@ class _Run:
         self.began = began
         self.session: dict[str, Any] = {
             "command": command,
-            "started": _now(),
+            "started": provenance.now(),
             "environment": provenance.environment(device),
         }
 
@@ -290,7 +289,7 @@ class _Run:
             self.config.evaluate.top
         )
         if learner.ledger:
-            learner.ledger[-1] |= {"date": _now(), "source": self.config.data.source}
+            learner.ledger[-1] |= {"date": provenance.now(), "source": self.config.data.source}
         seconds, memory = self.journal.seconds[index], provenance.peak_memory(self.device)
         self.journal.event("task ends", task=index + 1, accuracy=accuracy, seconds=seconds, peak_memory_bytes=memory)
         if "models" in self.config.keep and learner.classifier.seen:
@@ -339,7 +338,7 @@ class _Run:
             "normalisation": self.normalisation,
             "config": self.config.as_dict(),
             "sessions": self.journal.sessions,
-            "finished": _now(),
+            "finished": provenance.now(),
         }
         result.update(results.figures(self.folder, self.config, result))
         self.journal.event("run ends", metrics=result["metrics"])
@@ -353,10 +352,6 @@ class _Run:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _preprocessing(stream: Stream) -> Preprocessing:

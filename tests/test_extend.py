@@ -255,19 +255,24 @@ class StopAt(LearnerObserver):
             raise Interrupted
 
 
-@pytest.mark.parametrize(("phase", "step"), [("dream", 3), ("learn", 1)])
-def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
-    whole, _ = extended(world, "second", tmp_path / "whole")
+def stopped(world, to, phase, step):
+    """A job that was interrupted, with a checkpoint of every step."""
     with pytest.raises(Interrupted):
         learn_folder(
             world / "second",
-            tmp_path / "new",
+            to,
             world / "old",
             wish(),
             device="cpu",
             observer=StopAt(phase, step),
             checkpoint_seconds=0,
         )
+
+
+@pytest.mark.parametrize(("phase", "step"), [("dream", 3), ("learn", 1)])
+def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
+    whole, _ = extended(world, "second", tmp_path / "whole")
+    stopped(world, tmp_path / "new", phase, step)
     assert not (tmp_path / "new").exists() and (tmp_path / ".new.learning" / "job.json").is_file()
     saved, _ = extended(world, "second", tmp_path / "new")
     for name, value in whole.classifier.state_dict().items():
@@ -315,16 +320,7 @@ def test_nothing_is_left_of_a_job_that_could_not_begin(world, tmp_path, monkeypa
 
 
 def test_there_is_no_pixel_and_no_file_name_in_the_work_folder(world, tmp_path):
-    with pytest.raises(Interrupted):
-        learn_folder(
-            world / "second",
-            tmp_path / "new",
-            world / "old",
-            wish(),
-            device="cpu",
-            observer=StopAt("learn", 1),
-            checkpoint_seconds=0,
-        )
+    stopped(world, tmp_path / "new", "learn", 1)
     kept = b"".join(file.read_bytes() for file in (tmp_path / ".new.learning").rglob("*") if file.is_file())
     assert len(kept) > 100_000
     for file in (world / "second").rglob("*.png"):

@@ -1,4 +1,4 @@
-"""Two layers as torch has them, written so that a GPU computes them faster. What they compute is the same."""
+"""What torch has as well, written so that GPUs or exporters manage it better. What is computed is the same."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class Double(nn.Module):
 
 
 def at_least_single(dtype: torch.dtype) -> torch.dtype:
-    """The precision to sum numbers of `dtype` in. (Not `torch.promote_types`, which old exporters stumble over.)"""
+    """As `torch.promote_types` with single precision, which the exporters of torch 2.6 stumble over."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
