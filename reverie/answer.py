@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie import classes
-from reverie.data.decode import NotAnImage, decode, decoders
+from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.folder import Progress, files_below, folders_in
 from reverie.data.images import Images, images_at_once
 from reverie.errors import UserError, did_you_mean, explaining
@@ -246,7 +246,7 @@ class _Files:
         return len(self.files)
 
     def read(self, rows: range) -> dict[int, Tensor]:
-        decoded = dict(zip(rows, decoders().map(self._decode, rows), strict=True))
+        decoded = dict(zip(rows, by_threads(self._decode, rows), strict=True))
         self.problems |= {row: str(found) for row, found in decoded.items() if isinstance(found, NotAnImage)}
         return {row: found for row, found in decoded.items() if isinstance(found, Tensor)}
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from reverie import defaults, disk, model_io, provenance
 from reverie.acceptance import Acceptance, judge
 from reverie.config import AugmentConfig, Config, DataConfig, build
-from reverie.data.folder import Progress, files_below, folders_in
-from reverie.data.images import Dataset, DiskImages, Images, pixel_statistics
+from reverie.data.folder import Progress, files_below, folders_in, readable
+from reverie.data.images import Dataset, Images, pixel_statistics
 from reverie.data.material import Material, as_material, in_channels, sort_names
 from reverie.data.stream import Task
 from reverie.engine import Observer, Snapshot, find_device
@@ -352,7 +352,7 @@ def learn_folder(
     job.refuse_finished()
     before = model_io.load(old) if old else None
     step = plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
-    to_check = read_check(check, step) if check else None
+    to_check = read_check(check, step, reading) if check else None
     with job.at_work():
         stored = job.claimed(_asked(step, wish, old))
         if stored is None:
@@ -448,23 +448,27 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def read_check(folder: Path, step: Step) -> Images:
-    """Images to compare the models on: in class folders, or all in one, without labels (-1)."""
+@explaining("read", "Change its permissions, or choose another folder.")
+def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Images:
+    """Images to compare the models on: in class folders, or all in one, without labels (-1).
+
+    Files that cannot be read, and folders of classes that the model will not know, are named and left aside.
+    """
     names, shape = [*step.known, *step.new], step.preprocessing
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder} to check the model on.")
     if classes := folders_in(folder):
-        if strange := [inner.name for inner in classes if inner.name not in names]:
-            log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
         known = [inner for inner in classes if inner.name in names]
-        found = [(file, names.index(inner.name)) for inner in known for file in files_below(inner)]
-        files, labels = [file for file, _ in found], torch.tensor([label for _, label in found])
+        files = [(file, names.index(inner.name)) for inner in known for file in files_below(inner)]
+        if known and (strange := [inner.name for inner in classes if inner.name not in names]):
+            log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
     else:
-        files = files_below(folder)
-        labels = torch.full((len(files),), -1)
-    if not files:
-        raise UserError(f"There are no images in {folder} that the model could be checked on.")
-    return in_channels(DiskImages(tuple(files), labels, shape.size, checked=False), shape.channels)
+        files = [(file, -1) for file in files_below(folder)]
+    images = readable(files, shape.size, progress)
+    if not len(images):
+        inner = next((f" Did you mean {folder / name}?" for name in ("test", "val") if (folder / name).is_dir()), "")
+        raise UserError(f"There are no images in {folder} that the model could be checked on.{inner}")
+    return in_channels(images, shape.channels)
 
 
 def _synchronise(device: torch.device) -> None:

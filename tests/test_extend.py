@@ -236,6 +236,25 @@ def test_a_check_folders_strange_classes_are_named_and_left_aside(world, tmp_pat
     strange = write_digits(tmp_path / "strange", (9,), 5, "test")
     with pytest.raises(UserError, match=r"no images in .*strange that the model could be checked on"):
         extend.read_check(strange, step)
+    write_digits(strange / "test", (0,), 5, "test")
+    with pytest.raises(UserError, match=r"Did you mean .*strange/test\?"):
+        extend.read_check(strange, step)
+
+
+def test_check_images_that_cannot_be_read_are_named_and_do_not_count(world, tmp_path, caplog):
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
+    check = write_digits(tmp_path / "check", (0, 4), 5, "test")
+    for file in sorted((check / "4").iterdir())[1:]:
+        file.write_text("broken")
+    told = []
+    images = extend.read_check(check, step, lambda done, total: told.append((done, total)))
+    assert images.labels.tolist() == [0, 0, 0, 0, 0, 4]
+    assert caplog.text.count("is not an image that can be read") == 4
+    assert told[-1] == (10, 10)
+    for file in check.rglob("*.png"):
+        file.write_text("broken")
+    with pytest.raises(UserError, match="no images in .*check that the model could be checked on"):
+        extend.read_check(check, step)
 
 
 # --- a job that is stopped

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -16,11 +18,32 @@ class NotAnImage(Exception):
 
 
 Box = tuple[float, float, float, float]  # left, top, width, height
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+AHEAD = 64  # items handed to threads before the first is waited for
+
+
+def by_threads(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+    """`make(item)` for each item, in order. `make` must not use this itself.
+
+    Only a few are begun ahead: who stops asking, with Ctrl-C for one, does not wait for all the others.
+    """
+    begun: deque[Future[Made]] = deque()
+    try:
+        for item in items:
+            begun.append(_threads().submit(make, item))
+            if len(begun) >= AHEAD:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()
 
 
 @functools.cache
-def decoders() -> ThreadPoolExecutor:
-    """Threads for decoding, as long as the process lives. What they do must not wait for another of them."""
+def _threads() -> ThreadPoolExecutor:
+    """As long as the process lives."""
     return ThreadPoolExecutor(thread_name_prefix="reverie-images")
 
 

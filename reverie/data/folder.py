@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import torch
 
-from reverie.data.decode import NotAnImage, decode, decoders
+from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, explaining
 
@@ -21,6 +21,7 @@ Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
 MEMORY_LIMIT = 4 << 30  # bytes of pixels; above, `storage: auto` leaves the images on disk
 NAMED_WARNINGS = 10
+PARTS = ("train", "test", "val")
 
 log = logging.getLogger("reverie")
 
@@ -53,8 +54,7 @@ def decode_files(
     """A data set of files by class, every one of them looked into. Classes are in sorted order."""
     names = tuple(sorted(train))
     files = [(file, label) for label, key in enumerate(names) for file in (*train[key], *test[key])]
-    bytes_needed = len(files) * 3 * size * size
-    in_memory = storage == "memory" or (storage == "auto" and bytes_needed <= MEMORY_LIMIT)
+    in_memory = storage == "memory" or (storage == "auto" and _fit_into_memory(files, size))
     digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
     content = hashlib.blake2b(digest_size=16)
 
@@ -67,13 +67,29 @@ def decode_files(
         content.update(kind.encode())
         for file, label in kept:
             content.update(label.to_bytes(4, "big") + digests[file])
-        labels = torch.tensor([label for _, label in kept])
-        if in_memory:
-            return MemoryImages(torch.from_numpy(np.stack([pixels[file] for file, _ in kept])), labels)
-        return DiskImages(tuple(file for file, _ in kept), labels, size)
+        return _images(kept, size, pixels if in_memory else None)
 
     parts = part(train, "training"), part(test, "test")
     return Dataset(name, *parts, class_names or names, normalisation, content.hexdigest())
+
+
+def readable(files: Sequence[tuple[Path, int]], size: int, progress: Progress | None = None) -> Images:
+    """Those of the files, each with its label, that can be read; the others are warned of. There may be none."""
+    in_memory = _fit_into_memory(files, size)
+    digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
+    return _images([item for item in files if item[0] in digests], size, pixels if in_memory else None)
+
+
+def _fit_into_memory(files: Sequence[object], size: int) -> bool:
+    return len(files) * 3 * size * size <= MEMORY_LIMIT
+
+
+def _images(files: Sequence[tuple[Path, int]], size: int, pixels: dict[Path, np.ndarray] | None) -> Images:
+    """With their labels: in memory where the pixels are given, otherwise on disk."""
+    labels = torch.tensor([label for _, label in files], dtype=torch.long)
+    if pixels is None or not files:
+        return DiskImages(tuple(file for file, _ in files), labels, size)
+    return MemoryImages(torch.from_numpy(np.stack([pixels[file] for file, _ in files])), labels)
 
 
 @explaining("read", "Change its permissions, or choose another folder.")
@@ -81,23 +97,40 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
     """The files of each class for training and for testing, unread."""
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
-    test_root = next((root / name for name in ("test", "val") if _holds_classes(root / name)), None)
-    if test_root and {folder.name for folder in folders_in(root)} <= {"test", "val"}:
-        raise UserError(f"{root} has {test_root.name}/ but no train/. Put training images into train/CLASS/.")
-    if _holds_classes(root / "train") and test_root:
-        train, test = _classes(root / "train"), _classes(test_root)
+    parts = _parts(root)
+    if len(parts) == 2:
+        train, test = (_classes(root / part) for part in parts)
         for name in sorted(train.keys() ^ test.keys()):
-            here, there = ("train", test_root.name) if name in train else (test_root.name, "train")
+            here, there = parts if name in train else parts[::-1]
             raise UserError(f"Class {name!r} of {root} is in {here}/ but not in {there}/; each class must be in both.")
         return train, test
     train, test = {}, {}
-    for name, files in _classes(root / "train" if _holds_classes(root / "train") else root).items():
+    for name, files in _classes(root.joinpath(*parts)).items():
         if len(files) < 2:
             raise UserError(
                 f"Class {name!r} in {root} has a single image: one to train on and one to test on are needed."
             )
         train[name], test[name] = _hold_out(name, files, holdout)
     return train, test
+
+
+def _parts(root: Path) -> list[str]:
+    """`train` and `test` (or `val`), `train` alone, or none where the folders are classes. What is both is refused."""
+    found = [name for name in PARTS if _holds_classes(root / name)]
+    if not found:
+        return []
+    beside = [folder.name for folder in folders_in(root) if folder.name not in found]
+    if "train" not in found and not beside:
+        raise UserError(f"{root} has {found[0]}/ but no train/. Put training images into train/CLASS/.")
+    aside = [name for name in beside if "train" in found and name in PARTS]  # images without classes
+    if strange := [name for name in beside if name not in aside]:
+        raise UserError(
+            f"{root} has {found[0]}/, which holds folders, and {strange[0]!r} beside it. If {found[0]}/ holds the "
+            f"classes, move {strange[0]!r} into it or away; if {found[0]!r} is a class, put its images right into it."
+        )
+    for name in (*found[2:], *aside):
+        log.warning("%s is left aside.", root / name)
+    return found[:2]
 
 
 def _holds_classes(folder: Path) -> bool:
@@ -169,7 +202,7 @@ def _decode_all(
         except NotAnImage as error:
             return error
 
-    outcomes = zip(files, decoders().map(attempt, files), strict=True)
+    outcomes = zip(files, by_threads(attempt, files), strict=True)
     for done, (file, outcome) in enumerate(outcomes, start=1):
         if isinstance(outcome, NotAnImage):
             name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text

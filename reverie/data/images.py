@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reverie.data.augment import crop_boxes, resized_crop
-from reverie.data.decode import Box, NotAnImage, decode, decoders
+from reverie.data.decode import Box, NotAnImage, by_threads, decode
 from reverie.errors import UserError
 
 log = logging.getLogger("reverie")
@@ -104,9 +104,10 @@ class DiskImages:
 
     def read(self, index: Tensor, draws: Tensor | None = None) -> Tensor:
         rows: Iterable[Tensor | None] = repeat(None) if draws is None else draws.split(1)
-        return torch.stack([*decoders().map(self._pixels, index.tolist(), rows)])
+        return torch.stack([*by_threads(self._pixels, zip(index.tolist(), rows, strict=False))])
 
-    def _pixels(self, i: int, draws: Tensor | None) -> Tensor:
+    def _pixels(self, asked: tuple[int, Tensor | None]) -> Tensor:
+        i, draws = asked
         with suppress(NotAnImage):
             return self._decoded(i, draws)
         if self.checked:

@@ -4,7 +4,6 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 
 import numpy as np
 import pytest
@@ -173,7 +172,7 @@ def by_label(batches):
 def test_the_resized_crop_of_an_image_is_the_same_in_any_batch_with_any_number_of_threads(tmp_path, monkeypatch):
     images = written(tmp_path, width=50, height=30)
     once = by_label(epoch(make_feed([Source(images, 4)], RESIZED, CPU)))
-    monkeypatch.setattr("reverie.data.images.decoders", partial(ThreadPoolExecutor, 1))
+    monkeypatch.setattr("reverie.data.decode._threads", lambda pool=ThreadPoolExecutor(1): pool)
     again = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU)))
     other = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU), seed=2))
     assert once.keys() == again.keys() == other.keys()

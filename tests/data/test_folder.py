@@ -215,3 +215,24 @@ def test_progress_is_told_to_the_last_file(photos):
     calls = []
     read_folder(photos, size=8, progress=lambda done, total: calls.append((done, total)))
     assert calls[-1] == (36, 36)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_classes_beside_a_part_are_not_swallowed(photos, part):
+    """Is it the training images, or a class? Whoever put it there must say."""
+    shutil.copytree(photos, photos / part)
+    with pytest.raises(UserError, match=rf"photos has {part}/, which holds folders, and 'apple' beside it"):
+        read_folder(photos, size=16)
+
+
+def test_images_beside_the_parts_that_have_no_class_are_left_aside_aloud(photos, tmp_path, caplog):
+    root = tmp_path / "contest"
+    shutil.copytree(photos, root / "train")
+    shutil.copytree(photos / "apple", root / "test")
+    assert labels_of(read_folder(root, size=16).train) == [10, 10, 10]
+    assert "contest/test is left aside" in caplog.text
+    shutil.rmtree(root / "test")
+    shutil.copytree(photos, root / "test")
+    shutil.copytree(photos, root / "val")
+    assert labels_of(read_folder(root, size=16).train) == [12, 12, 12]
+    assert "contest/val is left aside" in caplog.text
