@@ -54,9 +54,12 @@ def newest(class_names: Sequence[str], ledger: Sequence[Mapping[str, Any]]) -> t
 
 
 def rename(model: SavedModel, names: Mapping[str, str]) -> SavedModel:
-    """New names for some classes, all at once, so that two may change places."""
+    """New names for some classes, all at once, so that two may change places. The same model where none is new."""
     before = model.classifier.class_names
     _check_known(names, before)
+    names = {old: new for old, new in names.items() if old != new}
+    if not names:
+        return model
     after = tuple(names.get(name, name) for name in before)
     for old, new in names.items():
         if not new.strip() or new != new.strip():
@@ -68,7 +71,7 @@ def rename(model: SavedModel, names: Mapping[str, str]) -> SavedModel:
             raise UserError(f"Class {old!r} cannot be named {new!r}: there would be {' and '.join(map(repr, like))}.")
     classifier = copy.deepcopy(model.classifier)
     classifier.class_names = after
-    return _changed(model, classifier, action="renamed", renamed=dict(names))
+    return _changed(model, classifier, action="renamed", renamed=names)
 
 
 def parse_renames(texts: Iterable[str], class_names: Sequence[str]) -> dict[str, str]:

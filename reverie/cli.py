@@ -123,7 +123,7 @@ def run(
 
     said = beside(as_json)
     config = runs.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
-    folder = out or runs.default_folder(config)
+    folder = out or runs.default_folder(config, settings or ())
     with ExitStack() as observing:
         observers: list[runs.RunObserver] = []
         if tensorboard:
@@ -157,7 +157,7 @@ def demo(
     """Five methods learn handwritten digits, two classes at a time; needs no data and no GPU.
 
     Ends with a table, a plot of accuracy by task, a sheet of the digits that ABD dreamed, and a page that shows all of
-    it and more: open page.html in a browser. About four minutes on two cores for one seed.
+    it and more: open page.html in a browser. About two minutes on two cores for one seed.
     """
     from reverie import provenance, tables
     from reverie.demo import run_demo
@@ -435,7 +435,9 @@ def results(
             text = write.read_text("utf-8")
         disk.write_text(write, tables.rewritten(text, folder))
         beside(as_json).print(f"{write}", soft_wrap=True)
-    inside = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
+    if not inside:
+        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
     if as_json:
         print_json({inner.name: tables.results_records(inner) for inner in inside})
     elif write is None:

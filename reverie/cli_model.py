@@ -81,7 +81,7 @@ def learn(
     printed; docs/practice.md has the rules. Stop it at any moment with Ctrl-C: the same command goes on.
     Ends with a report on held-out images, by which you can decide whether to use the model.
     """
-    from reverie import extend
+    from reverie import extend, job
     from reverie.defaults import parse_duration
     from reverie.progress import following
 
@@ -89,7 +89,7 @@ def learn(
     seconds = parse_duration(budget) if budget else None
     wish, said = extend.Wish(method, seed, chosen, weights, seconds, on_known_class.value), beside(as_json)
     with following(said, to.name) as progress:
-        _, report = extend.learn_folder(
+        _, report = job.learn_folder(
             folder,
             to,
             old,
@@ -344,7 +344,7 @@ def classes(
         changed = replace(changed, lineage=(*saved.lineage, model_io.digest(model)))
         model_io.save(to or model, changed, overwrite=to is None)
     elif to is not None:
-        raise UserError("There is nothing to write: give --rename or --remove with --to.")
+        raise UserError("There is nothing to write to --to: no class gets another name, and none is removed.")
     known = knowing.known(changed.classifier.class_names, changed.ledger)
     if as_json:
         print_json([asdict(one) for one in known])

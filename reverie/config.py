@@ -1,7 +1,8 @@
 """The typed configuration of a run. Presets are instances of it; reading one loads no torch.
 
 A configuration is built from layers, later ones winning: the defaults below, the recipe, the preset (with what it says
-for this recipe and this method), and the person's own `--set` values.
+for this recipe, then what the method is defined with, `Method.usual`, then what the preset says for this method), and
+the person's own `--set` values.
 """
 
 from __future__ import annotations
@@ -199,9 +200,13 @@ class Config:
             del plain["train"]["even"]
         return plain
 
+    def flat_identity(self) -> dict[str, Any]:
+        """The same by key, such as `train.epochs`."""
+        return _flat(self.identity())
+
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
         """Where the identities of two runs differ: the values of both, by key."""
-        ours, theirs = _flat(self.identity()), _flat(other.identity())
+        ours, theirs = self.flat_identity(), other.flat_identity()
         keys = sorted({*ours, *theirs})
         return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
 
@@ -225,7 +230,7 @@ def load(
     settings: Sequence[str] = (),
     with_options: bool = True,
 ) -> Config:
-    """The configuration of one run. `find` gives the class behind a method's name, for its `Options` and `released`.
+    """The configuration of one run. `find` gives the class behind a method's name, for what it says of itself.
 
     Without options, what the layers say of the method itself is left out: it was meant for another method.
     """
@@ -254,6 +259,7 @@ def compose(
             _check_blocks(recipes, methods, find, method, origin)
         layers.append((origin, text))
         layers.append((f"recipes.{recipe} of {origin}", recipes.get(recipe, {})))
+        layers.append((f"the method {method}", dict(found.usual)))
         layers.append((f"methods.{method} of {origin}", methods.get(method, {})))
     layers += [("--set", parse_setting(setting)) for setting in settings]
     merged: dict[str, Any] = {}

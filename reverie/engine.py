@@ -142,6 +142,7 @@ class _Loop:
                     self.observer.step_ends(self.done, self.snapshot)
         finally:
             self._tear_down()
+        self._refuse_broken_weights()
         if phase.memory is not None:
             phase.memory.state = self.optimizer.state_dict()
         with fast.compiling(False), self.engine.arithmetic():  # for what is done once, neither is worth it
@@ -214,13 +215,21 @@ class _Loop:
         means = dict(zip(self.names, (self.sums / steps).tolist(), strict=True))  # the only look at the device's values
         broken = [name for name, value in means.items() if not math.isfinite(value)]
         if broken:
-            raise Diverged(
-                f"The loss {broken[0]!r} of phase {self.phase.name!r} is no longer a number (epoch {epoch + 1}). "
-                f"A lower learning rate may help: --set {'dream' if self.phase.name == 'dream' else 'train'}.lr=…"
-            )
+            raise self._diverged(f"The loss {broken[0]!r} of phase {self.phase.name!r} is", f" (epoch {epoch + 1})")
         if self.phase.after_epoch:
             self.phase.after_epoch()
         self.observer.epoch_ends(epoch, lr, means)
+
+    def _refuse_broken_weights(self) -> None:
+        """The last step may break what no loss has seen any more."""
+        for module in self.phase.moves.values():
+            for name, value in module.state_dict().items():
+                if value.is_floating_point() and not bool(value.isfinite().all()):
+                    raise self._diverged(f"After phase {self.phase.name!r}, {name!r} is")
+
+    def _diverged(self, what: str, where: str = "") -> Diverged:
+        section = "dream" if self.phase.name == "dream" else "train"
+        return Diverged(f"{what} no longer a number{where}. A lower learning rate may help: --set {section}.lr=…")
 
     # --- capture
 

@@ -1,18 +1,15 @@
 """One step of a model's life: from a person's images to a bigger, judged model.
 
-`plan` looks at the images and decides how to learn them, `learn` does it. `learn_folder` is both as a job on disk: it
-can be killed at any moment, and the same call goes on.
+`plan` looks at the images and decides how to learn them, `learn` does it; `job.py` does both in a folder.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,16 +19,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reverie import defaults, disk, model_io, provenance
+from reverie import defaults, provenance
 from reverie.acceptance import Acceptance, judge
 from reverie.config import AugmentConfig, Config, DataConfig, build
 from reverie.data.folder import Progress, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images, pixel_statistics
-from reverie.data.material import Material, as_material, in_channels, sort_names
+from reverie.data.material import Material, in_channels, sort_names
 from reverie.data.stream import Task
-from reverie.engine import Observer, Snapshot, find_device
+from reverie.engine import Observer, Snapshot
 from reverie.errors import UserError, explaining
-from reverie.journal import Journal, RunFolder, locked, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method, method_names
 from reverie.methods.base import Keeps
@@ -232,7 +228,7 @@ class _Stopwatch(Observer):
         self.times = [time.monotonic()]
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
-        _synchronise(self.device)
+        synchronise(self.device)
         self.times.append(time.monotonic())
         if done >= MEASURED or (done >= 3 and self.times[-1] - self.times[0] > self.most):
             raise _Enough
@@ -330,124 +326,6 @@ def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Tensor |
     return min(float(part.quantile(1 - PASSING, interpolation="lower")) for part in sure)
 
 
-# --- a job on disk
-
-
-def learn_folder(
-    folder: Path,
-    to: Path,
-    old: Path | None = None,
-    wish: Wish | None = None,
-    *,
-    device: str = "auto",
-    check: Path | None = None,
-    observer: LearnerObserver | None = None,
-    reading: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
-    checkpoint_seconds: float = 30.0,
-) -> tuple[SavedModel, Acceptance]:
-    """Learn the classes of `folder` onto the model `old`, and write the model `to`."""
-    wish, where = wish or Wish(), find_device(device)
-    job = _Job(to)
-    job.refuse_finished()
-    before = model_io.load(old) if old else None
-    step = plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
-    to_check = read_check(check, step, reading) if check else None
-    with job.at_work():
-        stored = job.claimed(_asked(step, wish, old))
-        if stored is None:
-            if wish.budget:
-                step = within(wish.budget, step, where)
-            job.claim(_asked(step, wish, old), step.config)
-        else:
-            step = replace(step, config=stored)
-        for line in step.lines():
-            say(line)
-        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not wish.budget:
-            say("without a GPU this may take hours; --budget 30min would make it fit")
-        journal = Journal(job.folder, checkpoint_seconds, lambda: _synchronise(where))
-        resting, snapshot = journal.recover()
-        journal.tasks = 1
-        journal.begin_task(0)
-        checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot) if resting else None
-        lineage = (*before.lineage, model_io.digest(old)) if before and old else ()
-        with stopping_gently(journal):
-            followed = Several(journal, observer or LearnerObserver())
-            model, report = learn(step, where, followed, to_check, lineage, checkpoint)
-        job.finish(model)
-    return model, report
-
-
-class _Job:
-    """The hidden folder beside the target in which a model is made. There is never a pixel in it."""
-
-    def __init__(self, to: Path) -> None:
-        self.to = to
-        self.folder = RunFolder(to.parent / f".{to.name}.learning")
-        self.file = self.folder.path / "job.json"
-
-    def refuse_finished(self) -> None:
-        if self.to.exists():
-            raise UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        with locked(self.folder.path, "Choose another --to."):
-            try:
-                self.refuse_finished()  # by another process, while this one was reading the images
-                yield
-            finally:
-                if not self.file.exists():  # nothing that could go on
-                    shutil.rmtree(self.folder.path, ignore_errors=True)
-
-    def claimed(self, asked: Mapping[str, Any]) -> Config | None:
-        """The configuration of the same job, begun before. Another job is refused."""
-        if not self.file.exists():
-            return None
-        try:
-            stored = disk.read_json(self.file)
-            config = Config.from_dict(stored["config"])
-        except (ValueError, LookupError, TypeError, UserError):
-            raise UserError(f"{self.file} is damaged. Delete {self.folder.path} to begin anew.") from None
-        differences = [key for key in asked if asked[key] != stored["asked"].get(key)]
-        if differences:
-            raise UserError(
-                f"A job for {self.to} was begun and not ended, with other values of: {', '.join(differences)}. "
-                f"Repeat that command, delete {self.folder.path} to give it up, or choose another --to."
-            )
-        return config
-
-    def claim(self, asked: Mapping[str, Any], config: Config) -> None:
-        disk.write_json(self.file, {"asked": dict(asked), "config": config.as_dict()})
-
-    def finish(self, model: SavedModel) -> None:
-        made = self.folder.path / "model"
-        model_io.save(made, model, overwrite=True)
-        with explaining("written", "Choose another --to."):
-            made.rename(self.to)
-        self.file.unlink()  # so that the folder goes
-
-
-def _asked(step: Step, wish: Wish, old: Path | None) -> dict[str, Any]:
-    """What makes a job this one and no other, in a person's words."""
-    return {
-        "the images": step.fingerprint,
-        "the model to extend": model_io.digest(old) if old else None,
-        "the method": wish.method,
-        "the seed": wish.seed,
-        "the settings": list(wish.settings),
-        "the weights": _digest(wish.weights) if wish.weights else None,
-        "the budget": wish.budget,
-        "the rule for known classes": wish.on_known_class,
-    }
-
-
-@explaining("read", "Choose another file of weights.")
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 @explaining("read", "Change its permissions, or choose another folder.")
 def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Images:
     """Images to compare the models on: in class folders, or all in one, without labels (-1).
@@ -471,6 +349,6 @@ def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Im
     return in_channels(images, shape.channels)
 
 
-def _synchronise(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -7,7 +7,6 @@ it leaves behind when it is killed is what any run leaves. So a table can be sto
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -86,20 +84,10 @@ class Plan:
             chosen = (*entry.settings, *common)
             for seed in dict.fromkeys(seeds):
                 config = runs.configure(entry.preset, entry.method, seed=seed, recipe=recipe, settings=chosen)
-                folder = RunFolder(out / folder_name(config, chosen))
+                folder = RunFolder(out / runs.folder_name(config, chosen))
                 folder.refuse_others(config)
                 made.append(PlannedRun(entry, config, chosen, folder))
         return cls(made, tuple(dict.fromkeys(seeds)), recipe, tuple(settings), out)
-
-
-def folder_name(config: Config, settings: Sequence[str]) -> str:
-    """PRESET-METHOD-RECIPE[-changes]-seedK."""
-    changes = re.sub(r"[^\w.,=+-]", "_", ",".join(settings))
-    if len(changes) > 80:
-        changes = f"{changes[:60]}~{blake2b(','.join(settings).encode(), digest_size=4).hexdigest()}"
-    return "-".join(
-        [config.preset, config.method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"]
-    )
 
 
 def entries_for(preset: str, methods: Sequence[str], upper_bound: bool = True) -> list[Entry]:

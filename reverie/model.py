@@ -17,6 +17,8 @@ from reverie.engine import find_device
 from reverie.errors import UserError
 from reverie.extend import KnownClass, Wish
 from reverie.learner import LearnerObserver, TaskLearner
+from reverie.methods import find_method
+from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.nets import adopt as nets
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from reverie.acceptance import Acceptance
     from reverie.answer import Answer, Evaluation
     from reverie.dreams import Dreams
+
+ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 
 
 class Learner:
@@ -39,7 +43,7 @@ class Learner:
         *,
         weights: Path | str | None = None,
         size: int | None = None,
-        method: str = "abd",
+        method: str = ABD,
         seed: int = 0,
         device: str = "auto",
         settings: Sequence[str] = (),
@@ -53,9 +57,20 @@ class Learner:
         self._task_learner: TaskLearner | None = None
 
     @classmethod
-    def of(cls, saved: SavedModel, *, device: str = "auto", digest: str | None = None) -> Learner:
-        """A learner that goes on from a model."""
-        learner = cls(method=saved.config.method, seed=saved.config.seed, device=device)
+    def of(
+        cls,
+        saved: SavedModel,
+        *,
+        device: str = "auto",
+        digest: str | None = None,
+        method: str | None = None,
+        settings: Sequence[str] = (),
+    ) -> Learner:
+        """A learner that goes on from a model: with its method, unless that needs more than a model holds."""
+        if method is None:
+            theirs = find_method(saved.config.method)
+            method = saved.config.method if theirs.keeps == Keeps.NOTHING else ABD
+        learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest
         return learner
 
@@ -157,13 +172,23 @@ class Learner:
         self._digest = model_io.digest(Path(folder))
 
 
-def load(folder: Path | str, device: str = "auto", build: Callable[[], nn.Module] | None = None) -> Learner:
+def load(
+    folder: Path | str,
+    device: str = "auto",
+    build: Callable[[], nn.Module] | None = None,
+    *,
+    method: str | None = None,
+    settings: Sequence[str] = (),
+) -> Learner:
     """A learner from a model folder, ready to predict or to learn more. No code from the folder is run.
 
-    `build` makes the network of a model that was adopted from a module of one's own.
+    `build` makes the network of a model that was adopted from a module of one's own. `method` and `settings` are for
+    what is learned from now on; left out, it is the method of the last step, or ABD where that one keeps more from
+    step to step than a model folder holds.
     """
     path = Path(folder)
-    return Learner.of(model_io.load(path, build), device=device, digest=model_io.digest(path))
+    saved = model_io.load(path, build)
+    return Learner.of(saved, device=device, digest=model_io.digest(path), method=method, settings=settings)
 
 
 def adopt(

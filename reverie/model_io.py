@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,20 +52,25 @@ class SavedModel:
 
 def save(folder: Path, model: SavedModel, overwrite: bool = False) -> None:
     """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten."""
+    try:
+        _refuse_loss(folder, overwrite)
+        write(folder, model)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written: {error.strerror or error}. Nothing was left there. "
+            "Make room, or choose a place where you may write."
+        ) from None
+
+
+def write(folder: Path, model: SavedModel) -> None:
+    """The same into a folder that is nobody's."""
     content = _content(model)
 
     def fill(scratch: Path) -> None:
         for name, raw in content.items():
             disk.write_bytes(scratch / name, raw)
 
-    try:
-        _refuse_loss(folder, overwrite)
-        disk.write_folder(folder, fill)
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written: {error.strerror or error}. Nothing was left there. "
-            "Make room, or choose a place where you may write."
-        ) from None
+    disk.write_folder(folder, fill)
 
 
 def load(folder: Path, build: Callable[[], nn.Module] | None = None) -> SavedModel:
@@ -135,6 +140,20 @@ def _refuse_loss(folder: Path, overwrite: bool) -> None:
     others = sorted(entry.name for entry in folder.iterdir() if entry.name not in FILES) if folder.is_dir() else ["it"]
     if others:
         raise UserError(f"{folder} is not a model folder alone ({others[0]!r} is none of its files). Choose another.")
+    if _somebody_wrote_in_the_card(folder):
+        raise UserError(
+            f"Somebody wrote in {folder / CARD}, and a new card would take its place. Choose another folder for the "
+            "model, or move that file away."
+        )
+
+
+def _somebody_wrote_in_the_card(folder: Path) -> bool:
+    if not (folder / CARD).exists():
+        return False
+    with suppress(UserError):  # damaged: nothing is known of its files
+        written = _settings(folder).get("files", {}).get(CARD)
+        return written is not None and _sha256((folder / CARD).read_bytes()) != written["sha256"]
+    return False
 
 
 # --- reading

@@ -69,7 +69,8 @@ def _upper_bound(bounds: UpperBounds, config: Config, facts: Mapping[str, Any]) 
         UpperBounds.key(config.reference, data, config.seed, classes[:end], normalisation)
         for end in np.cumsum(facts["task_sizes"])
     ]
-    if not all(bounds.find(key) for key in keys):
+    found = [known for key in keys if (known := bounds.find(key))]
+    if len(found) < len(keys):
         return None, keys
-    accuracies = [bounds.predictions(key).accuracy(config.evaluate.top) for key in keys]
+    accuracies = [predictions.accuracy(config.evaluate.top) for _, predictions in found]
     return (accuracies if min(accuracies) > 0 else None), keys

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +101,19 @@ def configure(
     return replace(chosen, reference=upper_bound.training_digest())
 
 
-def default_folder(config: Config) -> Path:
-    return Path("runs") / f"{config.preset}-{config.method}-{config.recipe}-seed{config.seed}"
+def folder_name(config: Config, settings: Sequence[str]) -> str:
+    """PRESET-METHOD-RECIPE[-changes]-seedK."""
+    changes = re.sub(r"[^\w.,=+-]", "_", ",".join(settings))
+    if len(changes) > 80:
+        changes = f"{changes[:60]}~{blake2b(','.join(settings).encode(), digest_size=4).hexdigest()}"
+    return "-".join(
+        [config.preset, config.method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"]
+    )
+
+
+def default_folder(config: Config, settings: Sequence[str] = ()) -> Path:
+    """With what a person set, so that a quick look does not stand in the way of the real run."""
+    return Path("runs") / folder_name(config, settings)
 
 
 def choose_classes(config: Config, count: int) -> list[int]:
@@ -255,8 +268,9 @@ class _Run:
         last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
         found = self.bounds.find(key)
         if found and not last:
-            disk.write_bytes(self.folder.predictions(index), self.bounds.predictions(key).to_bytes())
-            self.journal.seconds[index] = dict(found["seconds"])
+            entry, predictions = found
+            disk.write_bytes(self.folder.predictions(index), predictions.to_bytes())
+            self.journal.seconds[index] = entry["seconds"]
             self.journal.event("found", task=index + 1, upper_bound=key)
             return learner
         between = resting is not None and resting["phase"] is None

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -41,8 +42,11 @@ class Row:
 
 
 def rows_of(results: Sequence[Result]) -> list[Row]:
-    """A row for each method and what was changed for it, in the order in which they first appear."""
-    titles = [_title(result) for result in results]
+    """A row for each method and what was changed for it, in the order in which they first appear.
+
+    Runs that differ in more than the seed are never of one row.
+    """
+    titles = [", ".join([_title(result), *_apart(result, results)]) for result in results]
     return [
         Row(title, [result for result, its in zip(results, titles, strict=True) if its == title])
         for title in dict.fromkeys(titles)
@@ -91,6 +95,26 @@ def _title(result: Result) -> str:
             changed.pop("dream.mixed", None)  # decides nothing there
         words += [f"{key}={value}" for key, (_, value) in changed.items() if not key.startswith("engine.")]
     return ", ".join(words)
+
+
+def _apart(result: Result, others: Sequence[Result]) -> list[str]:
+    """What tells it from others that bear the same title: only what comes with reverie has usual values to name."""
+    alike = [other for other in others if _title(other) == _title(result)]
+    values = [_deciding(other) for other in alike]
+    keys = dict.fromkeys(key for facts in values for key in facts)
+    differing = [key for key in keys if any(facts.get(key) != values[0].get(key) for facts in values)]
+    return [f"{key}={_deciding(result).get(key)}" for key in differing]
+
+
+def _deciding(result: Result) -> dict[str, Any]:
+    """What decides the figures besides the seed and what `_title` tells, by key."""
+    if result["preset"] in preset_names():
+        return {"preset": result["preset"]}
+    made = Config.from_dict(result["config"])
+    with suppress(UserError):  # of somebody's own package, which is not installed here
+        made = made.completed(find_method(result["method"]).Options)
+    facts = {key: value for key, value in made.flat_identity().items() if not key.startswith("engine.")}
+    return facts | {"seed": None, "data": str(result.get("data_fingerprint"))[:8]}
 
 
 def method_title(name: str) -> str:

@@ -24,7 +24,6 @@ from reverie.data import sources
 from reverie.data.images import Dataset, Images
 from reverie.engine import find_device
 from reverie.errors import Diverged, UserError
-from reverie.grid import folder_name
 from reverie.runs import RunObserver
 
 Following = Callable[[str], AbstractContextManager[RunObserver]]
@@ -92,7 +91,7 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
         shortened = replace(config, stream=replace(config.stream, take=tasks))
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
-            folder = out / f"{folder_name(config, settings)}-fold{fold + 1}"
+            folder = out / f"{runs.folder_name(config, settings)}-fold{fold + 1}"
             with following(f"{', '.join(settings)} fold {fold + 1}/{tuning.folds}") as observer:
                 try:
                     result = runs.execute(

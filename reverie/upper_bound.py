@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from reverie import disk
 from reverie.predictions import Predictions
 
 FOLDER = "upper-bounds"  # beside the run folders that share it
+log = logging.getLogger("reverie")
 
 
 class UpperBounds:
@@ -35,13 +38,23 @@ class UpperBounds:
         facts = [reference, fingerprint, seed, list(classes), *([normalisation] if normalisation else [])]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """What is known of a prefix: its accuracy, and what it took to train."""
-        entry = self.folder / key / "entry.json"
-        return disk.read_json(entry) if entry.is_file() else None
+    def find(self, key: str) -> tuple[dict[str, Any], Predictions] | None:
+        """What is known of a prefix: its accuracy and what it took to train, and its predictions.
 
-    def predictions(self, key: str) -> Predictions:
-        return Predictions.from_bytes((self.folder / key / "predictions.npz").read_bytes())
+        A damaged entry is told of, and as good as none: it is trained anew, and no run is lost for it.
+        """
+        folder = self.folder / key
+        if not folder.exists():
+            return None
+        try:
+            entry = dict(disk.read_json(folder / "entry.json"))
+            entry["seconds"] = dict(entry["seconds"])
+            return entry, Predictions.from_bytes((folder / "predictions.npz").read_bytes())
+        except (OSError, ValueError, LookupError, TypeError, BadZipFile):
+            log.warning(
+                "The upper bound in %s is damaged and not used; a new run of the method joint mends it.", folder
+            )
+            return None
 
     def add(self, key: str, entry: dict[str, Any], predictions: Predictions) -> None:
         def fill(scratch: Path) -> None:

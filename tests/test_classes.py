@@ -93,6 +93,12 @@ def test_a_class_may_change_its_case(photo_model):
     assert rename(photo_model, {"apple": "Apple"}).classifier.class_names[0] == "Apple"
 
 
+def test_a_class_renamed_to_its_own_name_changes_nothing(photo_model):
+    assert rename(photo_model, {"apple": "apple"}) is photo_model
+    both = rename(photo_model, {"apple": "apple", "banana": "plantain"})
+    assert both.ledger[-1]["renamed"] == {"banana": "plantain"}
+
+
 def test_renames_are_read_as_typed_even_with_an_equals_sign_in_a_name():
     assert parse_renames(["a=b", "x=1=y=2"], ["a", "x=1"]) == {"a": "b", "x=1": "y=2"}
     with pytest.raises(UserError, match="OLD=NEW"):

@@ -86,7 +86,7 @@ def test_a_run_prints_its_figures_and_a_hint_about_omega(reverie, tmp_path):
     assert code == 0
     assert "task 2/2 learned" in out
     assert "Omega needs the upper bound" in out
-    folder = tmp_path / "runs" / "digits-5-base-paper-seed0"
+    (folder,) = (tmp_path / "runs").glob("digits-5-base-paper-data.size=8,*-seed0")
     result = json.loads((folder / "result.json").read_text())
     assert result["sessions"][0]["command"].startswith("reverie run digits-5 --method base")
     assert f"{100 * result['metrics']['final_accuracy']:.1f}" in out
@@ -139,6 +139,7 @@ def test_results_are_shown_as_tables_and_written_into_a_text(reverie, tmp_path):
     folder = tmp_path / "results" / "digits-5"
     folder.mkdir(parents=True)
     (tmp_path / "one" / "result.json").rename(folder / "base.json")
+    (tmp_path / "results" / "figures" / "of-something").mkdir(parents=True)  # holds no result files
     code, out, _ = reverie("results")
     assert code == 0
     assert "| Base, " in out  # the settings that were changed stand behind it
@@ -148,6 +149,7 @@ def test_results_are_shown_as_tables_and_written_into_a_text(reverie, tmp_path):
     code, _, err = reverie("results", "--write", "nothing.md")
     assert code == 2
     assert "nothing.md cannot be read" in err
+    assert reverie("results", "results/figures")[0] == 2
 
 
 def test_json_is_printed_and_nothing_else(reverie, tmp_path, monkeypatch):

@@ -225,6 +225,7 @@ def test_a_file_gives_its_name_to_the_run_wherever_it_lies(tmp_path, name):
     (tmp_path / name).write_text("extends: digits-5")
     made = runs.configure(str(tmp_path / name), "abd")
     assert runs.default_folder(made) == Path("runs/mine-abd-paper-seed0")
+    assert runs.default_folder(made, ["train.epochs=2"]) == Path("runs/mine-abd-paper-train.epochs=2-seed0")
 
 
 def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path):
@@ -298,7 +299,7 @@ def test_a_methods_own_options_are_typed():
         name: str | None = None
 
     def find(name):
-        return SimpleNamespace(Options=Options, released={}) if name == "x" else find_method(name)
+        return SimpleNamespace(Options=Options, released={}, usual={}) if name == "x" else find_method(name)
 
     made = configuration.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
     assert made.options == {"sizes": [3], "name": None}

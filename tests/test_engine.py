@@ -1,6 +1,7 @@
 """The engine: what a phase says is what happens, and a phase can be left and entered again after any step."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,6 +172,14 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_it():
     broken = phase(model, losses=lambda batch: {"good": model[0].weight.sum(), "bad": model[3].weight.sum() * math.nan})
     with pytest.raises(Diverged, match="'bad' of phase 'learn'"):
         Engine(CPU).run(broken, 0)
+
+
+def test_weights_that_the_last_step_broke_are_noticed_though_no_loss_has_seen_them():
+    """One step, whose loss is a number and whose step is not."""
+    model = net()
+    last = phase(model, losses=lambda batch: {"fine": (model[0].weight * 1e30).sum()}, epochs=None, steps=1)
+    with pytest.raises(Diverged, match=r"After phase 'learn', '0\.weight' is no longer a number"):
+        Engine(CPU).run(replace(last, optimizer=SGD(1e30)), 0)
 
 
 def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():

@@ -1,6 +1,5 @@
 """A step of learning: what is decided, what is refused, what comes out, and that a killed job goes on."""
 
-import json
 import shutil
 
 import pytest
@@ -9,9 +8,9 @@ from PIL import Image
 
 from reverie import defaults, extend, model_io
 from reverie.data.material import as_material
-from reverie.errors import Interrupted, UserError
-from reverie.extend import Wish, learn_folder
-from reverie.journal import locked
+from reverie.errors import UserError
+from reverie.extend import Wish
+from reverie.job import learn_folder
 from reverie.learner import LearnerObserver, TaskLearner
 from tests.conftest import write_digits
 
@@ -253,99 +252,8 @@ def test_check_images_that_cannot_be_read_are_named_and_do_not_count(world, tmp_
     assert told[-1] == (10, 10)
     for file in check.rglob("*.png"):
         file.write_text("broken")
-    with pytest.raises(UserError, match="no images in .*check that the model could be checked on"):
+    with pytest.raises(UserError, match=r"no images in .*check that the model could be checked on"):
         extend.read_check(check, step)
-
-
-# --- a job that is stopped
-
-
-class StopAt(LearnerObserver):
-    """As Ctrl-C does, at a step of a phase."""
-
-    def __init__(self, phase, step):
-        self.phase, self.step, self.name = phase, step, ""
-
-    def phase_begins(self, phase, done):
-        self.name = phase.name
-
-    def step_ends(self, done, snapshot):
-        if (self.name, done) == (self.phase, self.step):
-            raise Interrupted
-
-
-def stopped(world, to, phase, step):
-    """A job that was interrupted, with a checkpoint of every step."""
-    with pytest.raises(Interrupted):
-        learn_folder(
-            world / "second",
-            to,
-            world / "old",
-            wish(),
-            device="cpu",
-            observer=StopAt(phase, step),
-            checkpoint_seconds=0,
-        )
-
-
-@pytest.mark.parametrize(("phase", "step"), [("dream", 3), ("learn", 1)])
-def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
-    whole, _ = extended(world, "second", tmp_path / "whole")
-    stopped(world, tmp_path / "new", phase, step)
-    assert not (tmp_path / "new").exists() and (tmp_path / ".new.learning" / "job.json").is_file()
-    saved, _ = extended(world, "second", tmp_path / "new")
-    for name, value in whole.classifier.state_dict().items():
-        assert torch.equal(value, saved.classifier.state_dict()[name])
-    assert saved.rejection == whole.rejection
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new", "whole"]
-
-
-def test_a_stopped_job_keeps_the_schedule_that_its_budget_gave(world, tmp_path, monkeypatch):
-    timed = Wish(settings=("dream.width=8",), budget=1.5)
-    arguments = (world / "second", tmp_path / "new", world / "old", timed)
-    with pytest.raises(Interrupted):
-        learn_folder(*arguments, device="cpu", observer=StopAt("learn", 1))
-    stored = json.loads((tmp_path / ".new.learning" / "job.json").read_text())["config"]
-    monkeypatch.setattr(extend, "within", None)  # not measured again
-    saved, _ = learn_folder(*arguments, device="cpu")
-    assert saved.config.as_dict() == stored
-
-
-def test_another_job_for_the_same_target_is_refused_with_the_difference(world, tmp_path):
-    with pytest.raises(Interrupted):
-        learn_folder(
-            world / "second", tmp_path / "new", world / "old", wish(), device="cpu", observer=StopAt("dream", 1)
-        )
-    with pytest.raises(UserError, match=r"not ended, with other values of: the images, the rule for known classes\."):
-        extended(world, "mixed", tmp_path / "new", on_known_class="skip")
-    with pytest.raises(UserError, match=r"other values of: the seed, the settings\. Repeat that command"):
-        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(seed=1, settings=QUICK[:1]), device="cpu")
-    extended(world, "second", tmp_path / "new")  # the first one is still whole
-
-
-def test_two_processes_cannot_make_the_same_model(world, tmp_path):
-    with locked(tmp_path / ".new.learning", ""), pytest.raises(UserError, match="Another process is at work"):
-        extended(world, "second", tmp_path / "new")
-
-
-def test_nothing_is_left_of_a_job_that_could_not_begin(world, tmp_path, monkeypatch):
-    def fail(*_):
-        raise UserError("no")
-
-    monkeypatch.setattr(extend, "within", fail)
-    with pytest.raises(UserError, match="no"):
-        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(budget=9), device="cpu")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_there_is_no_pixel_and_no_file_name_in_the_work_folder(world, tmp_path):
-    stopped(world, tmp_path / "new", "learn", 1)
-    kept = b"".join(file.read_bytes() for file in (tmp_path / ".new.learning").rglob("*") if file.is_file())
-    assert len(kept) > 100_000
-    for file in (world / "second").rglob("*.png"):
-        image = Image.open(file)
-        assert image.tobytes() not in kept and image.convert("RGB").tobytes() not in kept
-        assert str(file).encode() not in kept
 
 
 # --- many steps

@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 import reverie
-from reverie import model_io
+from reverie import model_io, runs
 from reverie.errors import Interrupted, UserError
-from reverie.learner import LearnerObserver
+from reverie.learner import LearnerObserver, TaskLearner
 from tests.conftest import write_digits
 
 QUICK = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
@@ -51,8 +51,7 @@ def test_before_the_first_step_it_knows_nothing_and_says_so(tmp_path):
 
 def test_saved_and_loaded_it_goes_on_to_the_very_same_model(learner, root, tmp_path):
     learner.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model", device="cpu")
-    again.settings = learner.settings
+    again = reverie.load(tmp_path / "model", device="cpu", settings=learner.settings)
     assert again.classes == learner.classes
     learner.learn(root / "second")
     again.learn(root / "second")
@@ -61,8 +60,29 @@ def test_saved_and_loaded_it_goes_on_to_the_very_same_model(learner, root, tmp_p
     assert again.saved.lineage == learner.saved.lineage == (model_io.digest(tmp_path / "model"),)
 
 
+def test_a_loaded_model_goes_on_with_the_method_one_names(learner, root, tmp_path):
+    learner.save(tmp_path / "model")
+    again = reverie.load(tmp_path / "model", device="cpu", method="lwf", settings=QUICK)
+    again.learn(root / "second")
+    assert again.saved.ledger[-1]["method"] == "lwf"
+
+
+def test_the_model_of_a_method_that_keeps_more_than_a_model_holds_goes_on_with_abd(tiny, tiny_stream, root, tmp_path):
+    made = TaskLearner.fresh(tiny("bic", "train.epochs=1"), runs._preprocessing(tiny_stream))
+    for task in tiny_stream[:2]:
+        made.learn(task)
+    made.save(tmp_path / "model")
+    before = made.predict(tiny_stream[:2].test(), top=4)
+    again = reverie.load(tmp_path / "model", device="cpu", settings=QUICK)
+    assert torch.equal(again.task_learner.predict(tiny_stream[:2].test(), top=4).probabilities, before.probabilities)
+    again.learn((torch.randint(0, 256, (12, 1, 8, 8)).to(torch.uint8), ["new"] * 12))
+    assert again.saved.config.method == "abd"
+    assert again.saved.classifier.factor is None  # worked into the head, so that nothing goes past it
+
+
 def test_the_command_and_python_make_the_same_model(learner, root, tmp_path):
-    from reverie.extend import Wish, learn_folder
+    from reverie.extend import Wish
+    from reverie.job import learn_folder
 
     saved, _ = learn_folder(root / "first", tmp_path / "model", wish=Wish(settings=QUICK), device="cpu")
     for name, value in learner.saved.classifier.state_dict().items():

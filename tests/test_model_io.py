@@ -260,6 +260,19 @@ def test_a_card_that_somebody_wrote_in_is_said_and_no_hindrance(folder, caplog):
         card.write("\nOur own remarks.\n")
     reverie.load(folder)
     assert "README.md is not as reverie wrote it" in caplog.text
+
+
+def test_a_card_that_somebody_wrote_in_is_never_overwritten(folder, tmp_path):
+    saved = model_io.load(folder)
+    with (folder / "README.md").open("a") as card:
+        card.write("\nOur own remarks.\n")
+    with pytest.raises(UserError, match=r"Somebody wrote in .*README\.md"):
+        model_io.save(folder, saved, overwrite=True)
+    assert (folder / "README.md").read_text().endswith("Our own remarks.\n")
+    model_io.load(folder)
+    (folder / "README.md").rename(tmp_path / "remarks.md")
+    model_io.save(folder, saved, overwrite=True)
+    assert (folder / "README.md").is_file()
     (folder / "README.md").unlink()
     reverie.load(folder)
 

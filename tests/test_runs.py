@@ -452,6 +452,21 @@ def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_pat
     assert again["metrics"] == first["metrics"]
 
 
+@pytest.mark.parametrize(("file", "content"), [("entry.json", b"{"), ("predictions.npz", b"PK"), ("entry.json", None)])
+def test_a_damaged_upper_bound_costs_no_run_and_is_made_again(tiny, tmp_path, caplog, file, content):
+    first = execute(tiny("joint", "stream.take=2"), tmp_path / "joint")
+    for entry in (tmp_path / "upper-bounds").iterdir():
+        if content is None:
+            (entry / file).unlink()
+        else:
+            (entry / file).write_bytes(content)
+    assert execute(tiny("base", "stream.take=2"), tmp_path / "base")["metrics"]["omega"] is None
+    assert "is damaged and not used" in caplog.text
+    again = execute(tiny("joint", "stream.take=2"), tmp_path / "again")
+    assert again["metrics"] == first["metrics"]
+    assert execute(tiny("base", "stream.take=2"), tmp_path / "base")["metrics"]["omega"] is not None
+
+
 def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path, photos):
     def of(method, split, name):
         settings = ["data.source=folder", "data.size=8", "train.epochs=1", "stream.order=natural"]

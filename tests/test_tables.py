@@ -74,6 +74,42 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own():
     assert rows[0].cells()[1].startswith("55.0 ±")
 
 
+def own(accuracy, *settings, preset="mine", method="abd", **facts):
+    """Of a preset that does not come with reverie, so that nobody knows its usual values."""
+    made = result(method, accuracy, settings=settings)
+    return made | {"preset": preset, "config": made["config"] | {"preset": preset}} | facts
+
+
+def test_runs_of_ones_own_preset_that_differ_are_rows_of_their_own_and_say_in_what():
+    rows = tables.rows_of([own(0.5), own(0.7) | {"seed": 1}, own(0.3, "train.epochs=2", "dream.steps=7")])
+    usual = runs.configure("digits-5", "abd")
+    assert [row.title for row in rows] == [
+        f"ABD, train.epochs={usual.train.epochs}, dream.steps={usual.dream.steps}",
+        "ABD, train.epochs=2, dream.steps=7",
+    ]
+    assert rows[0].cells()[1].startswith("60.0 ±")
+    assert [row.title for row in tables.rows_of([own(0.5), own(0.4, method="lwf", data_fingerprint="0123456789")])] == [
+        "ABD",
+        "LwF",
+    ]
+    apart = tables.rows_of([own(0.5, data_fingerprint="a" * 32), own(0.5, data_fingerprint="b" * 32)])
+    assert [row.title for row in apart] == ["ABD, data=aaaaaaaa", "ABD, data=bbbbbbbb"]
+
+
+def test_presets_are_never_mixed_in_one_row():
+    cifar = runs.configure("cifar100-5", "abd").as_dict()
+    other = result("abd", 0.3) | {"preset": "cifar100-5", "config": cifar}
+    rows = tables.rows_of([result("abd", 0.5), other, own(0.4)])
+    assert [len(row.results) for row in rows] == [1, 1, 1]
+
+
+def test_a_method_that_is_not_installed_has_rows_too():
+    strange = [own(0.5, method="abd") | {"method": "theirs"}, own(0.6, "train.epochs=2") | {"method": "theirs"}]
+    for made in strange:
+        made["config"]["method"] = {"name": "theirs", "power": 3}
+    assert [row.title.partition(",")[0] for row in tables.rows_of(strange)] == ["theirs", "theirs"]
+
+
 def test_seconds_are_written_without_powers_of_ten():
     assert [tables._three_digits(value) for value in (0.01234, 4.181, 99.96, 1089.2)] == [
         "0.0123",

@@ -16,6 +16,8 @@ from reverie.methods.dreaming import DreamReplay, Replay
 from reverie.nets.statistics import set_batchnorm_momentum
 from reverie.phase import Phase
 
+USUAL_MOMENTUM = 0.1  # of BatchNorm in nearly all networks, ours among them
+
 
 class ABD(DreamReplay):
     """Learn the new classes among themselves, keep features where they matter to old ones, fit the head to both.
@@ -33,7 +35,7 @@ class ABD(DreamReplay):
     class Options:
         distillation: float = 0.1  # lambda_kd
         fine_tuning: float = 1.0  # lambda_ft; 0 leaves the term out
-        bn_momentum: float = 0.1  # of the classifier, after the first task
+        bn_momentum: float = USUAL_MOMENTUM  # after the first task; at this value a network's layers keep their own
         task_weights: bool = True  # this and all below: parts to leave out, as in the paper's ablation table
         cross_entropy: Literal["local", "standard"] = "local"  # new classes among themselves, or among all
         distil_real: bool = True
@@ -45,7 +47,7 @@ class ABD(DreamReplay):
     def begin(self, task: Task) -> None:
         super().begin(task)
         self.refining = task.refines
-        if self.teacher is not None:
+        if self.teacher is not None and self.options.bn_momentum != USUAL_MOMENTUM:
             set_batchnorm_momentum(self.classifier, self.options.bn_momentum)
 
     def phases(self, task: Task) -> Iterator[Phase]:

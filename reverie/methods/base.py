@@ -38,8 +38,10 @@ class Method:
 
     title: ClassVar[str] = ""  # as in the paper's tables
     released: ClassVar[Mapping[str, Any]] = {}  # options that differ in the released code
+    usual: ClassVar[Mapping[str, Any]] = {}  # sections of the configuration in which it differs from all others
     normalised: ClassVar[bool] = True  # false: its classifier sees pixels between 0 and 1 as they are
     refines: ClassVar[bool] = False  # true: it can learn from further images of old classes, too
+    corrects: ClassVar[bool] = False  # true: it knows of corrected logits; others find a head that needs none
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
 
@@ -58,6 +60,8 @@ class Method:
     def begin(self, task: Task) -> None:
         """Called before the classifier grows: the time to copy a teacher."""
         self.old, self.total = task.first_label, task.classes_after
+        if not self.corrects:
+            self.classifier.settle()
 
     def phases(self, task: Task) -> Iterator[Phase]:
         """One after the other. What is made between two of them must be in `state_dict()`."""

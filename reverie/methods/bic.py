@@ -47,6 +47,7 @@ class BiC(CoresetMethod, Distiller):
 
     title = "BiC"
     selection = "herding"
+    corrects = True
     correction: Correction | None = None
 
     @dataclass(frozen=True)

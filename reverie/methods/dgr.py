@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from reverie.losses import code_divergence, cross_entropy, distillation, reconst
 from reverie.methods.base import Distiller, Keeps
 from reverie.nets.classifier import Classifier
 from reverie.nets.vae import VAE
-from reverie.phase import SGD, Phase, Steps
+from reverie.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class DGR(Distiller):
     title = "DGR"
     keeps = Keeps.NETWORKS
     normalised = False  # the VAE's pixels lie between 0 and 1
+    usual: ClassVar = {"train": {"weight_decay": 0.0}}
 
     @dataclass(frozen=True)
     class Options:
@@ -76,11 +77,11 @@ class DGR(Distiller):
         assert self.vae is not None
         rests = [module for module in (self.teacher, self.past) if module is not None]
         if self.old:
-            yield self._undecayed(self.learning(task, self.losses, rests, self.prepare_learning))
+            yield self.learning(task, self.losses, rests, self.prepare_learning)
         else:
-            yield self._undecayed(self.learning(task, self.first_losses))
+            yield self.learning(task, self.first_losses)
         painting = self.learning(task, self.vae_losses, rests, self.prepare_vae)
-        yield self._undecayed(replace(painting, name="vae", moves={"vae": self.vae}))
+        yield replace(painting, name="vae", moves={"vae": self.vae})
 
     def prepare_learning(self, batch: Batch, rng: torch.Generator) -> Mixed:
         painted = self._paint(len(batch.images), rng)
@@ -129,10 +130,6 @@ class DGR(Distiller):
         self.vae.load_state_dict(state["vae"])
         if self.past is not None:
             self.past.load_state_dict(state["past"])
-
-    def _undecayed(self, phase: Phase) -> Phase:
-        train = self.config.train
-        return replace(phase, optimizer=SGD(train.lr, train.momentum, schedule=Steps(train.milestones, train.gamma)))
 
     def _paint(self, count: int, rng: torch.Generator) -> Tensor:
         """Images of old classes."""

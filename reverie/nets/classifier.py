@@ -142,6 +142,15 @@ class Classifier(nn.Module):
         self.factor[first:] = factor
         self.shift[first:] = shift
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Work the corrections into the head: the same logits, and nothing left that a method could go past."""
+        if self.factor is None or self.shift is None:
+            return
+        self.head.weight[: self.seen] *= self.factor[:, None]
+        self.head.bias[: self.seen] = self.factor * self.head.bias[: self.seen] + self.shift
+        self.factor = self.shift = None
+
     @fusable
     def features(self, images: Tensor) -> Tensor:
         """In single precision, whatever the backbone computes in."""

@@ -172,7 +172,8 @@ def by_label(batches):
 def test_the_resized_crop_of_an_image_is_the_same_in_any_batch_with_any_number_of_threads(tmp_path, monkeypatch):
     images = written(tmp_path, width=50, height=30)
     once = by_label(epoch(make_feed([Source(images, 4)], RESIZED, CPU)))
-    monkeypatch.setattr("reverie.data.decode._threads", lambda pool=ThreadPoolExecutor(1): pool)
+    alone = ThreadPoolExecutor(1)
+    monkeypatch.setattr("reverie.data.decode._threads", lambda: alone)
     again = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU)))
     other = by_label(epoch(make_feed([Source(images, 6)], RESIZED, CPU), seed=2))
     assert once.keys() == again.keys() == other.keys()

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from reverie import cli
 from reverie.data.images import DiskImages
-from reverie.extend import Wish, learn_folder
+from reverie.extend import Wish
+from reverie.job import learn_folder
 from reverie.model import load
 from tests.conftest import write_digits
 

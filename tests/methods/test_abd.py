@@ -93,6 +93,17 @@ def test_the_paper_recipe_updates_statistics_once(scene):
     assert {layer.momentum for layer in batchnorm_layers(scene("abd", 3, 2).classifier)} == {0.1}
 
 
+def test_a_network_that_came_with_another_momentum_keeps_it(scene):
+    def slow(method):
+        for layer in batchnorm_layers(method.classifier):
+            layer.momentum = 0.01
+
+    kept = scene("abd", 3, 2, before=slow)
+    assert {layer.momentum for layer in batchnorm_layers(kept.classifier)} == {0.01}
+    asked = scene("abd", 3, 2, "method.bn_momentum=0.3", before=slow)
+    assert {layer.momentum for layer in batchnorm_layers(asked.classifier)} == {0.3}
+
+
 def test_the_lambdas_scale_their_terms(scene):
     plain, scaled = scene("abd", 3, 2), scene("abd", 3, 2, "method.distillation=0.3", "method.fine_tuning=2")
     a, b = plain.losses(), scaled.losses()

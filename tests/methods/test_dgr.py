@@ -107,9 +107,10 @@ def test_in_the_first_task_the_vae_learns_real_images_alone(dgr):
 
 
 def test_both_phases_have_the_classifiers_schedule_and_no_weight_decay(tiny, tiny_stream):
-    learner = TaskLearner.fresh(
-        tiny("dgr", "train.weight_decay=0.01", "train.milestones=[1]"), _preprocessing(tiny_stream)
-    )
+    assert tiny("base").train.weight_decay > 0
+    learner = TaskLearner.fresh(tiny("dgr", "train.milestones=[1]"), _preprocessing(tiny_stream))
+    assert learner.config.train.weight_decay == 0  # and that is what the record says
+    assert tiny("dgr", "train.weight_decay=0.01").train.weight_decay == 0.01  # unless somebody wants it
     learner.method.begin(tiny_stream[0])
     learner.classifier.grow(tiny_stream[0].names)
     learn, vae = learner.method.phases(tiny_stream[0])

@@ -121,6 +121,22 @@ def test_a_state_brings_corrections_and_takes_them_away():
     assert plain.factor is plain.shift is None
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+def test_corrections_worked_into_the_head_give_the_same_logits(rows):
+    classifier = make(rows=rows).eval()
+    classifier.grow(["a", "b", "c"])
+    classifier.correct(1, 2.0, -0.5)
+    classifier.correct(2, 3.0, 0.25)
+    images = torch.randn(6, 1, 8, 8)
+    before, unseen = classifier(images).detach(), classifier.head.weight[3:].detach().clone()
+    classifier.settle()
+    assert classifier.factor is classifier.shift is None
+    torch.testing.assert_close(classifier(images), before)
+    assert torch.equal(classifier.head.weight[3:], unseen)
+    classifier.settle()
+    torch.testing.assert_close(classifier(images), before)
+
+
 def test_preprocessing_comes_back_from_plain_values_and_remembers_what_the_images_were_like():
     own = Preprocessing(8, (0.3,), (0.4,))
     assert own.as_dict() == {"size": 8, "mean": [0.3], "deviation": [0.4]}

@@ -1,0 +1,145 @@
+"""A step of a model's life as a job on disk: it can be killed at any moment, and the same call goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reverie import defaults, disk, extend, model_io
+from reverie.acceptance import Acceptance
+from reverie.config import Config
+from reverie.data.folder import Progress
+from reverie.data.material import as_material
+from reverie.engine import find_device
+from reverie.errors import Diverged, UserError, explaining
+from reverie.extend import Step, Wish
+from reverie.journal import Journal, RunFolder, locked, stopping_gently
+from reverie.learner import Checkpoint, LearnerObserver, Several
+from reverie.model_io import SavedModel
+
+
+def learn_folder(
+    folder: Path,
+    to: Path,
+    old: Path | None = None,
+    wish: Wish | None = None,
+    *,
+    device: str = "auto",
+    check: Path | None = None,
+    observer: LearnerObserver | None = None,
+    reading: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    checkpoint_seconds: float = 30.0,
+) -> tuple[SavedModel, Acceptance]:
+    """Learn the classes of `folder` onto the model `old`, and write the model `to`."""
+    wish, where = wish or Wish(), find_device(device)
+    job = _Job(to)
+    job.refuse_finished()
+    before = model_io.load(old) if old else None
+    step = extend.plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
+    to_check = extend.read_check(check, step, reading) if check else None
+    with job.at_work():
+        stored = job.claimed(_asked(step, wish, old))
+        if stored is None:
+            if wish.budget:
+                step = extend.within(wish.budget, step, where)
+            job.claim(_asked(step, wish, old), step.config)
+        else:
+            step = replace(step, config=stored)
+        for line in step.lines():
+            say(line)
+        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not wish.budget:
+            say("without a GPU this may take hours; --budget 30min would make it fit")
+        journal = Journal(job.folder, checkpoint_seconds, lambda: extend.synchronise(where))
+        resting, snapshot = journal.recover()
+        journal.tasks = 1
+        journal.begin_task(0)
+        checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot) if resting else None
+        lineage = (*before.lineage, model_io.digest(old)) if before and old else ()
+        with stopping_gently(journal):
+            followed = Several(journal, observer or LearnerObserver())
+            model, report = extend.learn(step, where, followed, to_check, lineage, checkpoint)
+        job.finish(model)
+    return model, report
+
+
+class _Job:
+    """The hidden folder beside the target in which a model is made. There is never a pixel in it."""
+
+    def __init__(self, to: Path) -> None:
+        self.to = to
+        self.folder = RunFolder(to.parent / f".{to.name}.learning")
+        self.file = self.folder.path / "job.json"
+
+    def refuse_finished(self) -> None:
+        if self.to.exists():
+            raise UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with locked(self.folder.path, "Choose another --to."):
+            try:
+                self.refuse_finished()  # by another process, while this one was reading the images
+                yield
+            except Diverged:  # as it would again: whoever lowers the rate begins anew
+                self.file.unlink(missing_ok=True)
+                raise
+            except OSError as error:
+                raise UserError(
+                    f"{self.to} cannot be made: {error.strerror or error}. Make room, or choose a place where you may "
+                    "write; the same command goes on from the last checkpoint."
+                ) from None
+            finally:
+                if not self.file.exists():  # nothing that could go on
+                    shutil.rmtree(self.folder.path, ignore_errors=True)
+
+    def claimed(self, asked: Mapping[str, Any]) -> Config | None:
+        """The configuration of the same job, begun before. Another job is refused."""
+        if not self.file.exists():
+            return None
+        try:
+            stored = disk.read_json(self.file)
+            config = Config.from_dict(stored["config"])
+        except (ValueError, LookupError, TypeError, UserError):
+            raise UserError(f"{self.file} is damaged. Delete {self.folder.path} to begin anew.") from None
+        differences = [key for key in asked if asked[key] != stored["asked"].get(key)]
+        if differences:
+            raise UserError(
+                f"A job for {self.to} was begun and not ended, with other values of: {', '.join(differences)}. "
+                f"Repeat that command, delete {self.folder.path} to give it up, or choose another --to."
+            )
+        return config
+
+    def claim(self, asked: Mapping[str, Any], config: Config) -> None:
+        disk.write_json(self.file, {"asked": dict(asked), "config": config.as_dict()})
+
+    def finish(self, model: SavedModel) -> None:
+        made = self.folder.path / "model"
+        model_io.write(made, model)
+        made.rename(self.to)
+        self.file.unlink()  # so that the folder goes
+
+
+def _asked(step: Step, wish: Wish, old: Path | None) -> dict[str, Any]:
+    """What makes a job this one and no other, in a person's words."""
+    return {
+        "the images": step.fingerprint,
+        "the model to extend": model_io.digest(old) if old else None,
+        "the method": wish.method,
+        "the seed": wish.seed,
+        "the settings": list(wish.settings),
+        "the weights": _digest(wish.weights) if wish.weights else None,
+        "the budget": wish.budget,
+        "the rule for known classes": wish.on_known_class,
+    }
+
+
+@explaining("read", "Choose another file of weights.")
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
