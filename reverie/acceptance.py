@@ -35,7 +35,8 @@ UNFLIPPED = (0.95, 0.80)  # of labelled check images that are not right before a
 CLASS_SHARE = 0.50  # of each class alone; below, a person should look closer
 FEW, FEW_OF_CLASS = 10, 5  # fewer images than this, in all and of a class, say too little
 RULE = (
-    f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out new images are named rightly, at least "
+    f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out images of new classes are named rightly (and of known "
+    "classes that further images were learned of), at least "
     f"{AGREEMENT[0]:.0%} of dreams (and of unlabelled check images) are named as before, at most "
     f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, and no class is below "
     f"{CLASS_SHARE:.0%}. Reject when one of the first three is worse than {NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or "
@@ -46,6 +47,7 @@ BATCH = 32  # images whose latency is measured together
 REPEATS = 15  # of which the median is taken
 
 HELD_OUT, DREAMS, CHECK = "held-out new images", "dreams", "check images of old classes"
+FURTHER = "held-out further images of known classes"
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Acceptance:
     verdict: Verdict
     reasons: tuple[str, ...]  # why it is not "accept"
     rule: str
-    new: Accuracy
+    new: Accuracy | None  # on held-out images of new classes; none where there are none
     dreams: Comparison | None
     check: Comparison | None
     check_accuracy: Accuracy | None  # on all labelled check images, of old and new classes
@@ -111,6 +113,7 @@ class Acceptance:
     after: Cost
     batch: int
     device: str
+    refined: Accuracy | None = None  # on held-out images of known classes, where further ones were learned
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Acceptance:
@@ -134,7 +137,8 @@ class Acceptance:
         parts = [f"**Verdict: {self.verdict}**{reasons}.", "", f"The rule: {card.plain(self.rule)}", ""]
         parts += [f"- {title}: {card.plain(said)}" for title, said in self._said()]
         parts.append("")
-        columns = [("held-out accuracy", self.new.by_class)]
+        held_out = [figure.by_class for figure in (self.refined, self.new) if figure]
+        columns = [("held-out accuracy", tuple(share for shares in held_out for share in shares))]
         columns += [("dreams named as before", self.dreams.by_class)] if self.dreams else []
         columns += [("check accuracy", self.check_accuracy.by_class)] if self.check_accuracy else []
         names = dict.fromkeys(share.name for _, shares in columns for share in shares)
@@ -142,14 +146,14 @@ class Acceptance:
         return "\n".join([*parts, *card.table(["class", *(title for title, _ in columns)], rows)]).rstrip()
 
     def _said(self) -> Iterator[tuple[str, str]]:
-        yield (
-            "new classes",
-            f"{_percent(self.new.accuracy)} right of {self.new.images} held-out images" + _worst(self.new),
-        )
+        for title, figure in (("new classes", self.new), ("known classes, further images", self.refined)):
+            if figure:
+                yield title, f"{_percent(figure.accuracy)} right of {figure.images} held-out images" + _worst(figure)
         if self.dreams:
             yield "old classes", _compared(self.dreams, "dreams") + _worst(self.dreams)
         if self.check:
-            yield "check", _compared(self.check, "images of old classes")
+            labelled = self.check.negative_flips is not None
+            yield "check", _compared(self.check, "images of old classes" if labelled else "images")
         if self.check_accuracy:
             yield (
                 "check, all classes",
@@ -187,10 +191,16 @@ def judge(
         raise ValueError("the previous model's classes must be the first ones of the new model's")
     labels = held_out.labels
     guess, sure = _answers(after, held_out)
-    new = _accuracy(guess, labels, names)
     told = [c["after"] for c in (previous or {}).get("calibration", ()) if c["on"] == HELD_OUT]
     note = "before: on the previous step's" if told else ""
-    calibration = [Calibration(HELD_OUT, told[0] if told else None, _error(sure, guess == labels), note)]
+    calibration, new, refined = list[Calibration](), None, None
+    if (rows := labels >= old).any():
+        new = _accuracy(guess[rows], labels[rows], names)
+        error = _error(sure[rows], (guess == labels)[rows])
+        calibration.append(Calibration(HELD_OUT, told[0] if told else None, error, note))
+    if (rows := labels < old).any():
+        refined = _accuracy(guess[rows], labels[rows], names)
+        calibration.append(Calibration(FURTHER, None, _error(sure[rows], (guess == labels)[rows])))
     on_dreams = on_check = check_accuracy = None
     if before is not None and dreams is not None and len(dreams):
         seen, seen_sure = _top(_dreamed(before, dreams))
@@ -212,7 +222,7 @@ def judge(
             if right is not None:
                 errors = _error(seen_sure, seen == right), _error(sure[rows], guess[rows] == right)
                 calibration.append(Calibration(CHECK, *errors))
-    verdict, reasons = _verdict(new, on_dreams, on_check, names[:old])
+    verdict, reasons = _verdict(new, refined, on_dreams, on_check, names[:old])
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
@@ -228,6 +238,7 @@ def judge(
         after=costs[-1],
         batch=BATCH,
         device=_device(after.device),
+        refined=refined,
     )
 
 
@@ -325,7 +336,11 @@ def _device(device: torch.device) -> str:
 
 
 def _verdict(
-    new: Accuracy, dreams: Comparison | None, check: Comparison | None, old: Sequence[str]
+    new: Accuracy | None,
+    refined: Accuracy | None,
+    dreams: Comparison | None,
+    check: Comparison | None,
+    old: Sequence[str],
 ) -> tuple[Verdict, list[str]]:
     """`RULE`, applied."""
     reasons: list[str] = []
@@ -337,9 +352,11 @@ def _verdict(
             reasons.append(f"{said}: {_percent(share)}, wanted {bounds[0]:.0%}")
             rejected = rejected or share < bounds[1]
 
-    want(new.accuracy, NEW_ACCURACY, "held-out new images named rightly")
-    if new.images < FEW:
-        reasons.append(f"only {new.images} held-out images")
+    for figure, said in ((new, "held-out new images"), (refined, "held-out further images")):
+        if figure:
+            want(figure.accuracy, NEW_ACCURACY, f"{said} named rightly")
+            if figure.images < FEW:
+                reasons.append(f"only {figure.images} {said}")
     if dreams:
         want(dreams.agreement, AGREEMENT, "dreams named as before")
         judged = {share.name for share in dreams.by_class if share.images >= FEW_OF_CLASS}
@@ -352,8 +369,9 @@ def _verdict(
         want(check.agreement, AGREEMENT, "check images named as before")
     if old and not dreams and not check:
         reasons.append("neither dreams nor check images tell how the old classes fare")
-    for figure, said in ((new, "held-out images"), (dreams, "dreams"), (check, "check images")):
-        shares = figure.by_class if figure else ()
+    held_out = ((new, "held-out images"), (refined, "held-out further images"))
+    for judged_on, said in (*held_out, (dreams, "dreams"), (check, "check images")):
+        shares = judged_on.by_class if judged_on else ()
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.images >= FEW_OF_CLASS]
         if weak:
             reasons.append(f"below {CLASS_SHARE:.0%} on {said}: {_some(weak)}")

@@ -10,6 +10,7 @@ import torch
 
 from reverie import provenance
 from reverie.config import Config, DataConfig, NetConfig
+from reverie.defaults import ADOPTED
 from reverie.errors import UserError, explaining
 from reverie.learner import TaskLearner
 from reverie.methods.base import Keeps, count_bytes
@@ -67,18 +68,18 @@ def read_names(file: Path) -> list[str]:
 def begin(classifier: Classifier, source: str, device: torch.device | str = "cpu") -> TaskLearner:
     """A learner whose first step was taken by somebody else; the ledger says so."""
     architecture, size = classifier.backbone.architecture, classifier.preprocessing.size
-    config = Config("adopted", "abd", data=DataConfig("folder", size), net=NetConfig(str(architecture)))
+    config = Config(ADOPTED, "abd", data=DataConfig("folder", size), net=NetConfig(str(architecture)))
     learner = TaskLearner(config, classifier, device)
     weights, statistics = (count_bytes([*values]) for values in (classifier.parameters(), classifier.buffers()))
     learner.ledger.append(
         {
             "task": 1,
-            "action": "adopted",
+            "action": ADOPTED,
             "date": provenance.now(),
             "source": source,
             "classes": list(classifier.class_names),
             "images_seen": 0,
-            "method": "adopted",
+            "method": ADOPTED,
             "keeps": str(Keeps.NOTHING),
             "kept_bytes": 0,
             "classifier_bytes": weights + statistics,

@@ -105,7 +105,8 @@ def _ledger(model: SavedModel) -> list[str]:
 
 def _step(number: int, entry: Mapping[str, Any]) -> list[str]:
     renamed = [f"{old} → {new}" for old, new in entry.get("renamed", {}).items()]
-    classes = _listed([*entry.get("classes", ()), *entry.get("removed", ()), *renamed])
+    refined = [f"more of {name}" for name in entry.get("refined", ())]
+    classes = _listed([*entry.get("classes", ()), *entry.get("removed", ()), *renamed, *refined])
     return [
         str(number),
         plain(str(entry.get("date", DASH))[:10]),

@@ -17,6 +17,7 @@ from torch import nn
 from reverie import provenance
 from reverie.errors import UserError, did_you_mean
 from reverie.model_io import SavedModel
+from reverie.names import alike
 from reverie.nets.classifier import Classifier
 
 
@@ -66,7 +67,7 @@ def rename(model: SavedModel, names: Mapping[str, str]) -> SavedModel:
             raise UserError(
                 f"Class {old!r} cannot be named {new!r}: a name is not empty and has no spaces at its ends."
             )
-        like = [name for name in after if name.casefold() == new.casefold()]
+        like = [name for name in after if alike(name) == alike(new)]
         if len(like) > 1:
             raise UserError(f"Class {old!r} cannot be named {new!r}: there would be {' and '.join(map(repr, like))}.")
     classifier = copy.deepcopy(model.classifier)

@@ -417,7 +417,7 @@ def diagnose(
 def results(
     folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
     write: Annotated[
-        Path | None, typer.Option(help="Renew the tables in this file: <!-- results: NAME --> … <!-- /results -->")
+        Path | None, typer.Option(help="Renew the tables in this file: `<!-- results: NAME -->` … `<!-- /results -->`")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -459,12 +459,13 @@ def presets() -> None:
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5 --method lwf")
 def methods() -> None:
     """List the methods, and what each keeps from one task to the next."""
-    from reverie.methods import find_method, method_names
+    from reverie.methods import find_method, methods_that_load
 
     table = Table("method", "keeps", "what it does", box=None)
-    for name in method_names():
+    for name in methods_that_load():
         cls = find_method(name)
-        table.add_row(name, str(cls.keeps), (cls.__doc__ or "").strip().splitlines()[0])
+        about = (cls.__doc__ or cls.title).strip().partition("\n")[0]
+        table.add_row(name, str(cls.keeps), about)
     console.print(table)
 
 

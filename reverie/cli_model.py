@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -399,6 +401,8 @@ def _check_target(file: Path) -> None:
         raise UserError(f"{file} is a folder. Name a file with --out.")
     with explaining("written", "Choose another --out."):
         file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def _print_answers(answers: Sequence[Answer]) -> None:

@@ -315,7 +315,16 @@ def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         if not isinstance(wanted, str | None):
             raise UserError(f"'extends' in {origin} must be one preset's name or one YAML file, not {wanted!r}.")
         chain.append((origin, text))
+        wanted = _beside(origin, wanted)
     return preset if preset in preset_names() else Path(preset).stem, chain[::-1]
+
+
+def _beside(file: str, extended: str | None) -> str | None:
+    """What a file extends: a preset that comes with reverie, or a file that is named as seen from there."""
+    if extended is None or extended in preset_names():
+        return extended
+    there = Path(file).parent / extended
+    return str(there) if there.is_file() else extended
 
 
 @explaining("read", "Change its permissions, or choose another preset.")
@@ -461,6 +470,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 def _name(hint: Any) -> str:
     if get_origin(hint) in (types.UnionType, typing.Union):
         return " or ".join(_name(choice) for choice in get_args(hint))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
     return words.get(hint, "a list" if get_origin(hint) is tuple else str(hint))
 

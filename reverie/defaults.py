@@ -13,6 +13,7 @@ from reverie.errors import UserError
 from reverie.methods import find_method
 
 PRESET = "learn"  # the name of a configuration that these rules made
+ADOPTED = "adopted"  # and of one that somebody else's network came with
 SIZES = (8, 16, 32, 64)  # pixels a side
 LARGE_SIZES = (*SIZES, 128, 224)  # for networks that were made for large images
 SMALL = 16  # pixels a side; up to here a smaller network, a smaller dreamer and fewer steps will do
@@ -104,7 +105,7 @@ def scaled(config: Config, factor: float) -> Config:
 
 def parse_duration(text: str) -> float:
     """`90s`, `10min` or `1h`, in seconds."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", str(text))
     if not match or not float(match[1]):
-        raise UserError(f"--budget wants a time such as 90s, 10min or 1h, not {text!r}.")
+        raise UserError(f"A budget is a time such as 90s, 10min or 1h, not {text!r}.")
     return float(match[1]) * UNITS[match[2]]

@@ -28,7 +28,7 @@ from reverie.distances import Sample
 from reverie.dream import Dreamer
 from reverie.engine import Engine, find_device
 from reverie.errors import UserError, explaining
-from reverie.journal import RunFolder
+from reverie.journal import RunFolder, read_events
 from reverie.methods import find_method, method_names
 from reverie.methods.dreaming import DreamReplay
 from reverie.nets.classifier import Classifier
@@ -116,8 +116,8 @@ def _refuse_incomplete(run: RunFolder, config: Config, task: int, needed: Sequen
         return
     what = f"{run.path} cannot be diagnosed at task {task}: {', '.join(missing)} missing."
     if not {"models", "dreamers"} <= {*config.keep}:
-        again = f"reverie run {config.preset} --method {config.method} --seed {config.seed} --recipe {config.recipe}"
-        raise UserError(f"{what}\nIt was not asked to keep them. Make one that is: {again} --set '{KEEP}' --out FOLDER")
+        began = next((event["command"] for event in read_events(run.events) if event.get("command")), "reverie run …")
+        raise UserError(f"{what}\nIt was not asked to keep them. Make one that is: {began} --set '{KEEP}' --out FOLDER")
     if run.finished:
         raise UserError(f"{what}\nThe run is finished, so it has fewer tasks, or somebody has deleted them.")
     raise UserError(f"{what}\nThe run has not come so far: the command that began it goes on from where it stopped.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -64,6 +65,8 @@ class Wish:
                 f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder keeps nothing "
                 f"but the classifier. Use one of {', '.join(fitting)}."
             )
+        if self.on_known_class not in get_args(KnownClass):
+            raise UserError(f"on_known_class is one of {', '.join(get_args(KnownClass))}, not {self.on_known_class!r}.")
         if self.budget and (twice := [s for s in self.settings if s.partition("=")[0].strip() in SCHEDULE]):
             raise UserError(f"A budget sets the schedule, and so does {twice[0]}. Leave one of them out.")
 
@@ -133,7 +136,7 @@ class Step:
         return [
             f"{learned}{refined}{beside}; {len(self.train)} images to learn from, {len(self.held_out)} held out",
             f"{self.preprocessing.size}×{self.preprocessing.size} pixels, {config.net.name}, augmented by "
-            f"{', '.join(ways) or 'nothing'}; classes are drawn equally often",
+            f"{', '.join(ways) or 'nothing'}" + ("; classes are drawn equally often" if train.even else ""),
             f"method {config.method}: {dreaming}{train.epochs} epochs in batches of {train.batch_size}, learning rate "
             f"{train.lr:g}",
         ]
@@ -168,7 +171,7 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
         size, net, augment = before.classifier.preprocessing.size, before.config.net.name, before.config.augment
         if (wish.data.size or size, said_net or net) != (size, net):
             raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave size and net out.")
-    if augment == AugmentConfig():
+    if before is None or before.config.preset == defaults.ADOPTED:  # of which nobody knows how it was trained
         augment = defaults.choose_augmentation(size, colourful)
     dataset = material.read(wish.data, size, {*new, *refined}, progress)
     config = defaults.choose(
@@ -323,7 +326,7 @@ def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Tensor |
         with torch.inference_mode(), learner.engine.arithmetic():
             parts = [learner.classifier(part).softmax(dim=1).amax(dim=1) for part in dreams.split(500)]
         sure.append(torch.cat(parts).float().cpu())
-    return min(float(part.quantile(1 - PASSING, interpolation="lower")) for part in sure)
+    return min(float(part.sort().values[len(part) - math.ceil(PASSING * len(part))]) for part in sure)
 
 
 @explaining("read", "Change its permissions, or choose another folder.")

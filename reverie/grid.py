@@ -13,19 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from reverie import disk, paper, provenance, results, runs, tables
-from reverie.config import Config, Recipe
+from reverie.config import Config, DataConfig, Recipe
+from reverie.data import sources
 from reverie.engine import find_device
 from reverie.errors import Interrupted, UserError
 from reverie.first_task import FOUND
 from reverie.journal import RunFolder, read_events
-from reverie.methods import find_method, method_names
+from reverie.methods import find_method, method_names, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.tables import Row, Section
 from reverie.version import __version__
@@ -92,8 +93,8 @@ class Plan:
 
 def entries_for(preset: str, methods: Sequence[str], upper_bound: bool = True) -> list[Entry]:
     """A row for each method, `["all"]` of them or those named, and the upper bound unless it is not wanted."""
-    every = [name for name in method_names() if name != UPPER_BOUND]
-    names = every if list(methods) == ["all"] else list(methods)
+    every = list(methods) == ["all"]
+    names = [name for name in methods_that_load() if name != UPPER_BOUND] if every else list(methods)
     return [Entry(preset, name) for name in in_order([UPPER_BOUND, *names] if upper_bound else names)]
 
 
@@ -259,6 +260,7 @@ class GridObserver:
 def train(plan: Plan, place: Place, observer: GridObserver) -> State:
     """Train what is not finished yet. A run that fails is told to the observer, and the others go on."""
     find_device(place.device)
+    _check_data(plan, place)
     state = State([run for run in plan.runs if not run.folder.finished])
     for run in plan.runs:
         if run.folder.finished:
@@ -278,6 +280,19 @@ def train(plan: Plan, place: Place, observer: GridObserver) -> State:
     return state
 
 
+def _check_data(plan: Plan, place: Place) -> None:
+    """Before the first run: the data are there, and are those of the runs that were finished before."""
+    fingerprints: dict[DataConfig, str | None] = {}
+    for run in plan.runs:
+        data = run.config.data
+        if not run.folder.finished:
+            sources.refuse_missing(data, place.data)
+            continue
+        if data not in fingerprints:
+            fingerprints[data] = runs.own_data(run.config, place.data)
+        run.folder.refuse_others(run.config, fingerprints[data])
+
+
 def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
     state.running.remove(worker)
     if worker.run.folder.finished:
@@ -286,14 +301,6 @@ def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
         observer.run_ends(worker.run, worker.seconds, state)
         return
     state.failed.append(worker.run)
-    if worker.process.returncode == 2 and not worker.run.folder.config.is_file():
-        # A mistake that was seen before anything was begun (no data, no such device): all others would end like this.
-        why = "\n".join(worker.tail()).rpartition("reverie: ")[2]
-        worker.log.unlink()
-        with suppress(OSError):  # not empty
-            worker.log.parent.rmdir()
-            worker.log.parent.parent.rmdir()
-        raise UserError(why)
     observer.run_fails(worker, state)
 
 

@@ -95,12 +95,15 @@ class _Job:
                     "write; the same command goes on from the last checkpoint."
                 ) from None
             finally:
-                if not self.file.exists():  # nothing that could go on
+                if not self._can_go_on():
                     shutil.rmtree(self.folder.path, ignore_errors=True)
+
+    def _can_go_on(self) -> bool:
+        return self.file.exists() and self.folder.resting.exists()
 
     def claimed(self, asked: Mapping[str, Any]) -> Config | None:
         """The configuration of the same job, begun before. Another job is refused."""
-        if not self.file.exists():
+        if not self._can_go_on():
             return None
         try:
             stored = disk.read_json(self.file)

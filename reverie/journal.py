@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from reverie.methods import find_method
 from reverie.phase import Phase
 
 LOCK = ".lock"
+log = logging.getLogger("reverie")
 
 
 class RunFolder:
@@ -78,6 +80,11 @@ class RunFolder:
             raise UserError(
                 f"{self.path} holds a run of another configuration; it stays as it is:\n{listed}\nChoose another --out."
             )
+
+    def tell_what_is_not_kept(self, config: Config) -> None:
+        """Of a finished run, which will not be made again for it."""
+        if missing := [what for what in config.keep if what not in self.stored()[0].keep]:
+            log.warning("%s is finished and did not keep %s. Choose another --out.", self.path, " and ".join(missing))
 
     def claim(self, config: Config, fingerprint: str) -> None:
         self.refuse_others(config, fingerprint)

@@ -142,12 +142,17 @@ class Learner:
         """
         from reverie.answer import evaluate
 
-        if isinstance(images, tuple):
+        if isinstance(images, tuple) and len(images) == 2:
             images, names = images
             if strange := sorted(set(names) - set(self.classes)):
                 raise UserError(f"The model does not know {strange[0]!r}. It knows {', '.join(self.classes)}.")
             labels = torch.tensor([self.classes.index(name) for name in names])
-            images = MemoryImages(self._shown(images), labels)
+            pixels = self._shown(images)
+            if len(pixels) != len(labels):
+                raise UserError(f"There are {len(pixels)} images, but {len(labels)} names.")
+            images = MemoryImages(pixels, labels)
+        elif not isinstance(images, str | Path) and not _is_set(images):
+            raise UserError(f"Images to judge by are a folder, or (images, names), not {type(images).__name__}.")
         return evaluate(self.task_learner, images, new=new)
 
     def dream(self, per_class: int = 8, *, steps: int | None = None, seed: int = 0) -> Dreams:
@@ -157,7 +162,9 @@ class Learner:
         return dream(self.task_learner, per_class, steps=steps, seed=seed)
 
     def _shown(self, images: Any) -> Any:
-        """Images in memory as the classifier takes them. Paths are left to whoever reads them."""
+        """Images in memory as the classifier takes them. Paths and sets are left to whoever reads them."""
+        if _is_set(images):
+            return images
         listed = list(images) if isinstance(images, list | tuple) else [images]
         if all(isinstance(item, str | Path) for item in listed):
             return images
@@ -170,6 +177,11 @@ class Learner:
         """Write a model folder: weights, classes, preprocessing, a card, and the ledger."""
         model_io.save(Path(folder), self.saved, overwrite)
         self._digest = model_io.digest(Path(folder))
+
+
+def _is_set(images: Any) -> bool:
+    """Something that speaks `reverie.data.images.Images`."""
+    return all(hasattr(images, name) for name in ("labels", "shape", "read"))
 
 
 def load(

@@ -19,6 +19,7 @@ from reverie import config as configuration
 from reverie import disk, fast, provenance, results
 from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data import sources
+from reverie.data.folder import Progress
 from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, Task, class_order, task_sizes
 from reverie.dreams import surest
@@ -95,7 +96,9 @@ def configure(
             with_options=with_options,
         )
 
-    chosen, upper_bound = load(method, True), load("joint", False)
+    upper_bound = load("joint", False)
+    said = any(setting.strip().startswith("method.") for setting in settings)
+    chosen = load(method, True) if method != "joint" or said else upper_bound  # a preset's options are for the others
     if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
     return replace(chosen, reference=upper_bound.training_digest())
@@ -154,10 +157,13 @@ def execute(
 
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
+    observer = observer or RunObserver()
     if run_folder.finished:
+        fingerprint = dataset.fingerprint() if dataset is not None else own_data(config, Path(data), observer.reading)
+        run_folder.refuse_others(config, fingerprint)
+        run_folder.tell_what_is_not_kept(config)
         return results.refreshed(run_folder, config)
     began = time.monotonic()
-    observer = observer or RunObserver()
     where = find_device(device)
     from_the_start = dataset is None and not run_folder.resting.exists()
     with compiling_ahead(config, where) if from_the_start else nullcontext() as ahead:
@@ -172,6 +178,13 @@ def execute(
             if run_folder.finished:  # by another process, while this one was reading the data
                 return results.refreshed(run_folder, config)
             return run.go()
+
+
+def own_data(config: Config, data: Path, progress: Progress | None = None) -> str | None:
+    """The fingerprint of a person's own folder, as it is now. None where it is gone, or the data set is published."""
+    if config.data.source != "folder" or not data.is_dir():
+        return None
+    return sources.read(config.data, data, progress, partial(choose_classes, config)).fingerprint()
 
 
 class _Run:

@@ -304,12 +304,19 @@ def read_results(folder: Path) -> list[Result]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UserError(f"There are no result files (*.json) in {folder}.")
-    order = method_names()
-    found = [disk.read_json(file) for file in files]
-    for file, result in zip(files, found, strict=True):
-        if not isinstance(result, dict) or result.get("method") not in order:
-            raise UserError(f"{file} is not the result of a run by a method that is known here.")
+    found = [_read_result(file) for file in files]
+    order = [*method_names(), *sorted({result["method"] for result in found})]  # also those that are not installed here
     return sorted(found, key=lambda result: (order.index(result["method"]), result["seed"]))
+
+
+def _read_result(file: Path) -> Result:
+    try:
+        result = disk.read_json(file)
+        if {"method", "seed", "metrics", "config", "seconds"} <= result.keys():
+            return dict(result)
+    except (ValueError, AttributeError):
+        pass
+    raise UserError(f"{file} is not the result of a run.")
 
 
 def results_table(folder: Path) -> str:

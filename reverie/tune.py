@@ -91,7 +91,7 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
         shortened = replace(config, stream=replace(config.stream, take=tasks))
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
-            folder = out / f"{runs.folder_name(config, settings)}-fold{fold + 1}"
+            folder = out / f"{runs.folder_name(config, settings)}-fold{fold + 1}of{tuning.folds}"
             with following(f"{', '.join(settings)} fold {fold + 1}/{tuning.folds}") as observer:
                 try:
                     result = runs.execute(

@@ -92,6 +92,26 @@ def test_a_first_model_is_judged_on_held_out_images_alone(tiny):
     assert report.after.bytes == 4 * (4 * 16 + 4)
 
 
+def test_further_images_of_known_classes_are_not_counted_as_new_ones(tiny):
+    """Many of them, all right, must not hide that the one new class is always wrong."""
+    before, after = learner(tiny, 2), learner(tiny, 3)
+    held_out = images(200, [i % 3 for i in range(200)], seed=5)
+    guess, _ = answers(after, held_out.pixels)
+    rows = [i for i in range(200) if (guess[i] == i % 3) if i % 3 < 2]
+    wrong = [i for i in range(200) if i % 3 == 2 and guess[i] != 2][:12]
+    assert len(rows) >= 20 and len(wrong) == 12
+    report = judge(before, after, held_out.select(torch.tensor([*rows, *wrong])), dreams_of(0, 1))
+    assert (report.refined.images, report.refined.accuracy) == (len(rows), 1)
+    assert (report.new.images, report.new.accuracy) == (12, 0)
+    assert report.verdict == "reject" and "held-out new images named rightly: 0.0 %" in report.reasons[0]
+    assert f"known classes, further images: 100.0 % right of {len(rows)} held-out images" in report.lines()[2]
+    assert acceptance.Acceptance.from_dict(report.as_dict()) == report
+    only = judge(before, after, held_out.select(torch.tensor(rows)), dreams_of(0, 1))
+    assert only.new is None and only.calibration[0].on == acceptance.FURTHER
+    without = {key: value for key, value in report.as_dict().items() if key != "refined"}
+    assert acceptance.Acceptance.from_dict(without).refined is None  # of a folder from before
+
+
 def test_old_classes_are_compared_with_the_previous_model_on_dreams(tiny):
     before, after = learner(tiny, 2), learner(tiny, 4)
     dreams = torch.rand(300, 1, 4, 4)
@@ -242,7 +262,7 @@ def test_an_old_class_that_is_lost_is_named_whatever_shows_it(tiny):
 @pytest.mark.parametrize(
     ("count", "dreams", "why"),
     [
-        (9, (0, 1), "only 9 held-out images"),
+        (9, (0, 1), "only 9 held-out new images"),
         (20, (0,), "too few dreams of bee"),
         (20, None, "neither dreams nor check images"),
     ],

@@ -99,6 +99,11 @@ def test_a_class_renamed_to_its_own_name_changes_nothing(photo_model):
     assert both.ledger[-1]["renamed"] == {"banana": "plantain"}
 
 
+def test_a_name_that_looks_like_another_is_refused(photo_model):
+    with pytest.raises(UserError, match="there would be"):
+        rename(photo_model, {"apple": "caf\u00e9", "banana": "cafe\u0301"})
+
+
 def test_renames_are_read_as_typed_even_with_an_equals_sign_in_a_name():
     assert parse_renames(["a=b", "x=1=y=2"], ["a", "x=1"]) == {"a": "b", "x=1": "y=2"}
     with pytest.raises(UserError, match="OLD=NEW"):

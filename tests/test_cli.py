@@ -134,6 +134,10 @@ def test_tuning_says_what_it_chose_and_by_how_much(reverie, tmp_path):
     assert (tmp_path / "runs" / "tune-digits-5-base" / "tune.json").is_file()
 
 
+def test_help_shows_the_markers_that_a_file_must_hold(reverie):
+    assert "<!-- results: NAME -->" in " ".join(reverie("results", "--help")[1].replace("│", " ").split())
+
+
 def test_results_are_shown_as_tables_and_written_into_a_text(reverie, tmp_path):
     code, _, _ = reverie("run", "digits-5", "-m", "base", *QUICK, "--out", "one")
     folder = tmp_path / "results" / "digits-5"

@@ -242,6 +242,29 @@ def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path)
         assert made.reference == runs.configure(str(plain), "abd", recipe=recipe).reference
 
 
+def test_a_file_extends_one_beside_it_wherever_one_stands(tmp_path, monkeypatch):
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "base.yaml").write_text("extends: digits-5\ntrain: {epochs: 7}")
+    (tmp_path / "presets" / "child.yaml").write_text("extends: base.yaml")
+    (tmp_path / "base.yaml").write_text("extends: digits-5\ntrain: {epochs: 9}")
+    monkeypatch.chdir(tmp_path)
+    for file in ("presets/child.yaml", str(tmp_path / "presets" / "child.yaml")):
+        assert runs.configure(file, "abd").train.epochs == 7
+
+
+def test_a_preset_may_set_options_that_the_upper_bound_has_not(tmp_path):
+    (tmp_path / "mine.yaml").write_text("extends: digits-5\nmethod: {distillation: 0.2}")
+    assert runs.configure(str(tmp_path / "mine.yaml"), "abd").options["distillation"] == 0.2
+    assert runs.configure(str(tmp_path / "mine.yaml"), "joint").options == {}
+    with pytest.raises(UserError, match="'joint' has no such option"):
+        runs.configure("digits-5", "joint", settings=["method.distillation=1"])
+
+
+def test_a_choice_is_named_by_its_values():
+    with pytest.raises(UserError, match="must be one of fp32, tf32, bf16 or null, not 'fp16'"):
+        runs.configure("digits-5", "abd", settings=["engine.precision=fp16"])
+
+
 def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text("extends: b.yaml")

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from reverie import defaults, extend, model_io
+from reverie.config import AugmentConfig
 from reverie.data.material import as_material
 from reverie.errors import UserError
 from reverie.extend import Wish
@@ -116,10 +117,28 @@ def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
     settings = ("train.epochs=10", "dream.steps=100", "dream.width=16")
     better = Wish(settings=settings, on_known_class="refine")
     _, report = learn_folder(turned.parent, tmp_path / "new", world / "old", better, device="cpu")
-    step = extend.plan(model_io.load(world / "old"), extend.as_material(turned.parent), better)
+    step = extend.plan(model_io.load(world / "old"), as_material(turned.parent), better)
     old = TaskLearner(step.config, model_io.load(world / "old").classifier)
     before = (old.predict(step.held_out).labels[:, 0] == step.held_out.labels).float().mean()
-    assert report.new.accuracy > before + 0.2
+    assert report.new is None and "new classes" not in "\n".join(report.lines())
+    assert report.refined.accuracy > before + 0.2
+
+
+def test_a_rule_that_there_is_not_is_refused_and_drops_no_images():
+    with pytest.raises(UserError, match="one of error, skip, refine, not 'refin'"):
+        wish(on_known_class="refin")
+
+
+def test_what_is_skipped_need_not_be_enough_to_learn_from(world, tmp_path):
+    write_digits(tmp_path / "few", (5,), 20)
+    write_digits(tmp_path / "few", (0,), 1)
+    (tmp_path / "few" / "1").mkdir()
+    saved, _ = learn_folder(
+        tmp_path / "few", tmp_path / "new", world / "old", wish(on_known_class="skip", method="base"), device="cpu"
+    )
+    assert saved.classifier.class_names == ("0", "1", "2", "5")
+    with pytest.raises(UserError, match=r"'0' in .*few has a single image"):
+        learn_folder(tmp_path / "few", tmp_path / "x", world / "old", wish(on_known_class="refine"), device="cpu")
 
 
 def test_a_method_that_cannot_refine_says_so(world, tmp_path):
@@ -164,18 +183,25 @@ def test_weights_need_a_network_of_a_library(world, tmp_path):
 
 
 def test_what_was_decided_is_said(world):
-    step = extend.plan(model_io.load(world / "old"), extend.as_material(world / "second"), wish())
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
     said = " ".join(step.lines())
     assert "2 new classes: '3', '4', beside 3 known; 32 images to learn from, 8 held out" in said
     assert "8×8 pixels, resnet8" in said and "mirrored" not in said
     assert "method abd: 6 steps of dreaming, then 2 epochs in batches of 16" in said
+    assert "classes are drawn equally often" in said
+    uneven = Wish(settings=(*QUICK, "train.even=false"))
+    uneven = extend.plan(model_io.load(world / "old"), as_material(world / "second"), uneven)
+    assert "equally often" not in " ".join(uneven.lines())
 
 
 def test_a_model_keeps_the_augmentation_it_was_first_given(world, tmp_path):
     given = Wish(settings=(*QUICK, "augment.flip=true", "augment.crop=2"))
     saved, _ = learn_folder(world / "first", tmp_path / "old", wish=given, device="cpu")
-    step = extend.plan(saved, extend.as_material(world / "second"), wish())
+    step = extend.plan(saved, as_material(world / "second"), wish())
     assert step.config.augment == saved.config.augment and step.config.augment.flip
+    none = Wish(settings=(*QUICK, "augment.crop=0", "augment.brightness=0", "augment.contrast=0"))
+    saved, _ = learn_folder(world / "first", tmp_path / "plain", wish=none, device="cpu")
+    assert extend.plan(saved, as_material(world / "second"), wish()).config.augment == AugmentConfig()
 
 
 def test_a_folder_extends_a_model_of_one_channel(tiny, tiny_stream, world, tmp_path):
@@ -189,7 +215,7 @@ def test_a_folder_extends_a_model_of_one_channel(tiny, tiny_stream, world, tmp_p
 
 
 def test_a_budget_becomes_a_schedule_that_fits(world):
-    step = extend.plan(model_io.load(world / "old"), extend.as_material(world / "second"), Wish(settings=QUICK[2:]))
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK[2:]))
     cpu = torch.device("cpu")
     short, long = (extend.within(seconds, step, cpu).config for seconds in (0.5, 1e6))
     assert short.train.epochs < step.config.train.epochs and short.dream.steps < step.config.dream.steps
@@ -198,13 +224,15 @@ def test_a_budget_becomes_a_schedule_that_fits(world):
 
 def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
     saved = model_io.load(world / "old")
-    step = extend.plan(saved, extend.as_material(world / "first"), wish(on_known_class="refine"))
+    step = extend.plan(saved, as_material(world / "first"), wish(on_known_class="refine"))
     learner = step.learner(torch.device("cpu"))
     held_out = step.held_out
     sure = learner.predict(held_out).probabilities[:, 0]
     threshold = extend.rejection_threshold(learner, held_out, None)
     assert (sure >= threshold).float().mean() >= extend.PASSING
     assert threshold in sure.tolist()
+    larger = sure[sure > threshold]
+    assert not len(larger) or (sure >= larger.min()).float().mean() < extend.PASSING  # the largest that will do
     noise = torch.randn(100, 3, 8, 8)
     with_dreams = extend.rejection_threshold(learner, held_out, noise)
     assert (learner.classifier.eval()(noise).softmax(1).amax(1) >= with_dreams).float().mean() >= extend.PASSING

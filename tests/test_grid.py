@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from reverie import grid, paper
+from reverie import grid, paper, runs
 from reverie.config import preset_names
 from reverie.errors import Interrupted, UserError
 from reverie.grid import Entry, GridObserver, Place, Plan, State
@@ -161,8 +161,38 @@ def test_no_data_is_told_once_and_ends_the_table_without_a_trace(tmp_path):
     observer = Counting()
     with pytest.raises(UserError, match="CIFAR-100 is not under"):
         grid.train(wanted, Place(data=tmp_path / "nowhere", device="cpu"), observer)
-    assert observer.begun == 1
+    assert observer.begun == 0
     assert not (tmp_path / "table").exists()  # nothing is left behind
+
+
+def test_a_row_that_cannot_work_is_reported_and_the_others_go_on(tmp_path):
+    """Nothing can be dreamed from a network without statistics."""
+    changes = ["net.name=torchvision/alexnet", "data.size=64", "train.epochs=1", "stream.take=1", "dream.steps=2"]
+    wanted = Plan.make(grid.entries_for("digits-5", ["abd", "base"], False), [0], "paper", changes, tmp_path)
+    told = []
+
+    class Failing(GridObserver):
+        def run_fails(self, worker, state):
+            told.append((worker.run.entry.method, worker.tail()[-1]))
+
+    state = grid.train(wanted, Place(device="cpu"), Failing())
+    assert [run.entry.method for run in state.finished] == ["base"]
+    assert [method for method, _ in told] == ["abd"] and "torchvision/alexnet" in told[0][1]
+    assert [*(tmp_path / grid.LOGS).glob("*abd*")]
+
+
+def test_a_table_is_of_one_data_set(tmp_path, photos):
+    (tmp_path / "mine.yaml").write_text("extends: digits-5\ndata: {source: folder, size: 8}\nstream: {split: 3}")
+    entries = grid.entries_for(str(tmp_path / "mine.yaml"), ["base"], False)
+    wanted = Plan.make(entries, [0], "paper", ["train.epochs=1", "train.batch_size=8"], tmp_path / "table")
+    assert grid.train(wanted, Place(data=photos, device="cpu"), GridObserver()).finished
+    assert grid.train(wanted, Place(data=photos, device="cpu"), GridObserver()).finished
+    (photos / "apple" / "0.jpg").unlink()
+    with pytest.raises(UserError, match="the data are not the same"):
+        grid.train(wanted, Place(data=photos, device="cpu"), GridObserver())
+    with pytest.raises(UserError, match="the data are not the same"):
+        runs.execute(wanted.runs[0].config, wanted.runs[0].folder.path, data=photos)
+    assert runs.execute(wanted.runs[0].config, wanted.runs[0].folder.path, data=tmp_path / "gone")  # as it was
 
 
 # --- progress

@@ -125,6 +125,21 @@ def test_there_is_no_pixel_and_no_file_name_in_the_work_folder(world, tmp_path):
         assert str(file).encode() not in kept
 
 
+@pytest.mark.parametrize("net", ["timm/nonesuch", "torchvision/alexnet"])
+def test_a_job_that_could_not_train_one_step_stands_in_nobodys_way(world, tmp_path, net):
+    wrong = Wish(settings=(f"net.name={net}", "data.size=32", "train.epochs=1"))
+    with pytest.raises(UserError):
+        learn_folder(world / "first", tmp_path / "new", wish=wrong, device="cpu")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_job_that_was_killed_before_its_first_checkpoint_stands_in_nobodys_way(world, tmp_path):
+    stopped(world, tmp_path / "new", "dream", 1)
+    (tmp_path / ".new.learning" / "checkpoint" / "resting.pt").unlink()
+    learn_folder(world / "second", tmp_path / "new", world / "old", wish(seed=3, method="base"), device="cpu")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["new"]
+
+
 def test_a_job_that_diverged_is_given_up_so_that_it_can_be_tried_with_a_lower_rate(world, tmp_path):
     wild = Wish(method="base", settings=("train.epochs=3", "train.lr=1e30"))
     with pytest.raises(Diverged, match="no longer a number"):

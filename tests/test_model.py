@@ -191,3 +191,63 @@ def test_a_module_of_ones_own_is_adopted_extended_saved_and_loaded(root, tmp_pat
     again = reverie.load(tmp_path / "model", device="cpu", build=Own)
     images = torch.rand(4, 3, 8, 8)
     assert again.predict(images, top=3) == learner.predict(images, top=3)
+
+
+PIXELS = torch.randint(0, 256, (12, 1, 8, 8)).to(torch.uint8)
+
+
+def test_a_set_of_images_is_predicted_as_it_is_judged(learner):
+    images = reverie.MemoryImages(PIXELS.expand(-1, 3, -1, -1), torch.arange(12) % 2)
+    answers = learner.predict(images)
+    right = [answer.names[0] == str(i % 2) for i, answer in enumerate(answers)]
+    assert learner.evaluate(images).accuracy == pytest.approx(sum(right) / 12)
+
+
+def test_images_of_different_sizes_can_be_learned(learner):
+    images = [np.full((8 + i, 12, 3), 10 * i, np.uint8) for i in range(12)]
+    learner.learn((images, ["a", "b"] * 6))
+    assert learner.classes == ("0", "1", "a", "b")
+
+
+def test_numbers_will_do_for_names(learner):
+    learner.learn((PIXELS, [0, 1] * 6), names=[7, 8])
+    assert learner.classes == ("0", "1", "7", "8")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda it: it.learn((PIXELS, torch.eye(12))), "A label is a name or a whole number"),
+        (lambda it: it.learn((PIXELS, [0.7] * 12)), "A label is a name or a whole number"),
+        (lambda it: it.learn((PIXELS, [0, 1] * 6), names=["a", "a"]), "must differ, but 'a' is there 2 times"),
+        (lambda it: it.learn((PIXELS, ["a", "b"] * 6), names=["a", "c"]), "'b' is none of `names`"),
+        (lambda it: it.learn({"a": 1}), "a folder, .*, or a torch Dataset, not dict"),
+        (lambda it: it.learn(["ab", "c"]), "a folder, .*, or a torch Dataset, not list"),
+        (lambda it: it.learn(None), "not NoneType"),
+        (lambda it: it.learn((PIXELS, ["a"] * 12), budget=10), "A budget is a time such as"),
+        (lambda it: it.predict(None), "not NoneType"),
+        (lambda it: it.evaluate((PIXELS, ["0"] * 3)), "12 images, but 3 names"),
+        (lambda it: it.evaluate([(PIXELS[0], 0)]), r"a folder, or \(images, names\), not list"),
+    ],
+)
+def test_what_cannot_be_understood_is_said_in_words(learner, call, says):
+    with pytest.raises(UserError, match=says):
+        call(learner)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mean": 0.3}, "A number for each channel"),
+        ({"mean": [float("nan")]}, "A number for each channel"),
+        ({"std": [float("inf")]}, "A number for each channel"),
+        ({"size": "8"}, "a number of pixels, not '8'"),
+        ({"module": None}, "torch.nn.Module, not NoneType"),
+        ({"classes": ["Apple", "apple"]}, "only in case"),
+        ({"classes": ["a", " b"]}, "begins or ends with a space"),
+    ],
+)
+def test_what_cannot_be_adopted_is_said_in_words(learner, change, says):
+    given = {"module": torch.nn.Linear(1, 2), "classes": "ab", "mean": [0.5], "std": [0.5], "size": 8} | change
+    with pytest.raises(UserError, match=says):
+        reverie.adopt(**given, device="cpu")

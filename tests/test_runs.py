@@ -406,6 +406,12 @@ def test_on_wish_the_model_and_the_dreamer_of_every_task_are_kept(tiny, tmp_path
     assert (tmp_path / "run" / "tasks" / "02" / "dreamer.pt").is_file()
 
 
+def test_a_finished_run_says_that_it_did_not_keep_what_is_wanted_now(tiny, tmp_path, caplog):
+    execute(tiny("base", "stream.take=2"), tmp_path / "run")
+    execute(tiny("base", "stream.take=2", "keep=[models, dreamers]"), tmp_path / "run")
+    assert "is finished and did not keep models and dreamers" in caplog.text
+
+
 # --- the upper bound and Omega
 
 

@@ -110,6 +110,19 @@ def test_a_method_that_is_not_installed_has_rows_too():
     assert [row.title.partition(",")[0] for row in tables.rows_of(strange)] == ["theirs", "theirs"]
 
 
+def test_results_of_methods_that_are_not_installed_are_shown_and_other_files_refused(tmp_path):
+    theirs = own(0.5) | {"method": "theirs"}
+    theirs["config"] = theirs["config"] | {"method": {"name": "theirs", "power": 3}}
+    (tmp_path / "a.json").write_text(json.dumps(theirs))
+    (tmp_path / "b.json").write_text(json.dumps(result("abd", 0.4)))
+    lines = tables.results_table(tmp_path).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| ABD", "| theirs"]
+    for content in ("[]", "{}", "not JSON"):
+        (tmp_path / "c.json").write_text(content)
+        with pytest.raises(UserError, match=r"c\.json is not the result of a run"):
+            tables.results_table(tmp_path)
+
+
 def test_seconds_are_written_without_powers_of_ten():
     assert [tables._three_digits(value) for value in (0.01234, 4.181, 99.96, 1089.2)] == [
         "0.0123",

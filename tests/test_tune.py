@@ -96,17 +96,25 @@ def test_tuning_never_touches_the_test_images(tmp_path, guarded, monkeypatch):
     assert (written["tasks"], len(written["classes"]), written["folds"]) == (2, 4, 2)
     assert "points ahead of" in written["by"]
     assert written["environment"]["device"] == "cpu"
-    result = json.loads((tmp_path / "digits-5-base-paper-train.lr=0.1-seed0-fold1" / "result.json").read_text())
+    result = json.loads((tmp_path / "digits-5-base-paper-train.lr=0.1-seed0-fold1of2" / "result.json").read_text())
     assert result["task_sizes"] == [2, 2]
     assert sum(result["test_images"]) == len(handed[0].test)
 
 
 def test_a_search_that_is_called_again_trains_nothing(tmp_path, monkeypatch):
     first = search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2)
-    result = json.loads(next(tmp_path.glob("*distillation=2*fold2")).joinpath("result.json").read_text())
+    result = json.loads(next(tmp_path.glob("*distillation=2*fold2of2")).joinpath("result.json").read_text())
     assert result["first_task"]["trained_by"]["method"] == "lwf"  # of the same fold
     monkeypatch.setattr(runs._Run, "go", lambda self: pytest.fail("trained again"))
     assert search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2) == first
+
+
+def test_another_number_of_folds_is_another_search(tmp_path):
+    two = search(tmp_path, "train.lr=0.1", folds=2)
+    three = search(tmp_path, "train.lr=0.1", folds=3)
+    alone = search(tmp_path / "alone", "train.lr=0.1", folds=3)
+    assert [point.accuracies for point in three] == [point.accuracies for point in alone]
+    assert len(two[0].accuracies) == 2
 
 
 def test_a_point_that_diverges_comes_last(tmp_path):

@@ -91,7 +91,8 @@ def _from_deep_pixels(image: Image.Image) -> Image.Image:
     """16-bit, 32-bit and float pixels as 8 bits. Pillow itself would cut the values off at 255."""
     values = np.asarray(image).astype(np.float64)
     top = values.max(initial=0.0)
-    full = 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 and image.mode != "I;16" else 65535.0
+    deep = image.mode.startswith("I;16")  # whose values go up to 65535, however dark the image is
+    full = 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 and not deep else 65535.0
     return Image.fromarray(np.clip(values / full * 255, 0, 255).round().astype(np.uint8))
 
 

@@ -35,25 +35,32 @@ def read_folder(
     progress: Progress | None = None,
 ) -> Dataset:
     """Classes are the names of the folders, in sorted order."""
-    train, test = find_files(root, holdout)
-    return decode_files("folder", root, train, test, size=size, storage=storage, progress=progress)
+    train, test = find_files(root)
+    return decode_files("folder", root, train, test, size=size, holdout=holdout, storage=storage, progress=progress)
 
 
 def decode_files(
     name: str,
     root: Path,
     train: dict[str, list[Path]],
-    test: dict[str, list[Path]],
+    test: dict[str, list[Path]] | None,
     *,
     size: int,
+    holdout: float = 0.2,
     storage: Literal["auto", "memory", "stream"] = "auto",
     class_names: tuple[str, ...] | None = None,
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set of files by class, every one of them looked into. Classes are in sorted order."""
+    """A data set of files by class, every one of them looked into. Classes are in sorted order.
+
+    Where there are no `test` files, a share `holdout` of each class's files that can be read is held out.
+    """
     names = tuple(sorted(train))
-    files = [(file, label) for label, key in enumerate(names) for file in (*train[key], *test[key])]
+    others = test or {}
+    for key in names:
+        _refuse_too_few(key, root, train[key], enough=1 if test else 2)
+    files = [(file, label) for label, key in enumerate(names) for file in (*train[key], *others.get(key, ()))]
     in_memory = storage == "memory" or (storage == "auto" and _fit_into_memory(files, size))
     digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
     content = hashlib.blake2b(digest_size=16)
@@ -69,6 +76,12 @@ def decode_files(
             content.update(label.to_bytes(4, "big") + digests[file])
         return _images(kept, size, pixels if in_memory else None)
 
+    if test is None:
+        found = {key: [file for file in train[key] if file in digests] for key in names}
+        for key in names:
+            _refuse_too_few(key, root, found[key], enough=2, which=" that can be read")
+        split = {key: _hold_out(key, found[key], holdout) for key in names}
+        train, test = ({key: both[side] for key, both in split.items()} for side in (0, 1))
     parts = part(train, "training"), part(test, "test")
     return Dataset(name, *parts, class_names or names, normalisation, content.hexdigest())
 
@@ -93,8 +106,8 @@ def _images(files: Sequence[tuple[Path, int]], size: int, pixels: dict[Path, np.
 
 
 @explaining("read", "Change its permissions, or choose another folder.")
-def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-    """The files of each class for training and for testing, unread."""
+def find_files(root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]] | None]:
+    """The files of each class, unread: for training and for testing, or all of them where nobody has parted them."""
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
     parts = _parts(root)
@@ -104,14 +117,7 @@ def find_files(root: Path, holdout: float = 0.2) -> tuple[dict[str, list[Path]],
             here, there = parts if name in train else parts[::-1]
             raise UserError(f"Class {name!r} of {root} is in {here}/ but not in {there}/; each class must be in both.")
         return train, test
-    train, test = {}, {}
-    for name, files in _classes(root.joinpath(*parts)).items():
-        if len(files) < 2:
-            raise UserError(
-                f"Class {name!r} in {root} has a single image: one to train on and one to test on are needed."
-            )
-        train[name], test[name] = _hold_out(name, files, holdout)
-    return train, test
+    return _classes(root.joinpath(*parts)), None
 
 
 def _parts(root: Path) -> list[str]:
@@ -144,10 +150,16 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     found = {sub.name: files_below(sub) for sub in folders_in(folder)}
     if not found:
         raise UserError(f"{folder} has no sub-folders. reverie expects one folder of images a class.")
-    for name, files in found.items():
-        if not files:
-            raise UserError(f"Class {name!r} in {folder} has no images. Add some, or remove the folder.")
     return found
+
+
+def _refuse_too_few(name: str, root: Path, files: Sequence[Path], enough: int, which: str = "") -> None:
+    if not files:
+        raise UserError(f"Class {name!r} in {root} has no images{which}. Add some, or remove the folder.")
+    if len(files) < enough:
+        raise UserError(
+            f"Class {name!r} in {root} has a single image{which}: one to train on and one to test on are needed."
+        )
 
 
 def folders_in(folder: Path) -> list[Path]:

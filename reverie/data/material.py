@@ -6,7 +6,7 @@ All become a `Dataset` whose test images are held out, at the size that the clas
 from __future__ import annotations
 
 import hashlib
-import unicodedata
+import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,7 @@ from reverie.data.decode import pixels_of
 from reverie.data.folder import Progress, decode_files, find_files, hold_out
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError
+from reverie.names import checked, refuse_twins
 
 LOOKED_AT = 200  # files, spread over all, from which the usual size of an image is taken
 
@@ -45,7 +46,8 @@ class FolderMaterial:
     def __init__(self, root: Path, holdout: float) -> None:
         self.root = root
         self.source = root.resolve().name
-        self._train, self._test = find_files(root, holdout)
+        self._train, self._test = find_files(root)
+        self._holdout = holdout
         self.names = tuple(sorted(self._train))
 
     def look(self) -> tuple[int, bool]:
@@ -63,8 +65,20 @@ class FolderMaterial:
         return int(median(sides)), colourful
 
     def read(self, config: DataConfig, size: int, only: Collection[str], progress: Progress | None = None) -> Dataset:
-        train, test = ({name: part[name] for name in self.names if name in only} for part in (self._train, self._test))
-        return decode_files("folder", self.root, train, test, size=size, storage=config.storage, progress=progress)
+        train, test = (
+            part and {name: part[name] for name in self.names if name in only} for part in (self._train, self._test)
+        )
+        assert train is not None
+        return decode_files(
+            "folder",
+            self.root,
+            train,
+            test,
+            size=size,
+            holdout=self._holdout,
+            storage=config.storage,
+            progress=progress,
+        )
 
 
 class PixelMaterial:
@@ -106,35 +120,53 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
             raise UserError("The classes of a folder are named by its sub-folders; leave `names` out.")
         return FolderMaterial(Path(what), holdout)
     if isinstance(what, tuple) and len(what) == 2:
-        images, labels = as_pixels(what[0]), list(what[1])
-    elif hasattr(what, "__getitem__") and hasattr(what, "__len__"):
-        pairs = [what[i] for i in range(len(what))]
+        one_by_one = isinstance(what[0], list | tuple)  # which may be of different sizes
+        images = [as_pixels(image) for image in what[0]] if one_by_one else as_pixels(what[0])
+        labels = list(what[1])
+    else:
+        try:
+            pairs = [(image, label) for image, label in (what[i] for i in range(len(what)))]
+        except (TypeError, ValueError, LookupError):
+            raise UserError(
+                f"Images to learn are a folder, (images, labels), or a torch Dataset, not {type(what).__name__}."
+            ) from None
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
         names = names or getattr(what, "classes", None)
-    else:
-        raise UserError(
-            f"Images to learn are a folder, (images, labels), or a torch Dataset, not {type(what).__name__}."
-        )
     if len(images) != len(labels):
         raise UserError(f"There are {len(images)} images, but {len(labels)} labels.")
     if not labels:
         raise UserError("There are no images to learn from.")
     if isinstance(labels[0], str):
+        if names is not None and (strange := set(labels) - set(names)):
+            raise UserError(f"The label {min(strange)!r} is none of `names`, which labels that are names do not need.")
         names = sorted(set(labels))
         labels = [names.index(label) for label in labels]
-    labels = [int(label) for label in labels]
-    names = names or [str(label) for label in range(max(labels) + 1)]
+    labels = [_whole(label) for label in labels]
+    names = checked(names or range(max(labels) + 1))
     if min(labels) < 0 or max(labels) >= len(names):
         raise UserError(f"Labels must be from 0 to {len(names) - 1}, one for each name, not {max(labels, key=abs)}.")
     present = sorted(set(labels))
     return PixelMaterial(images, [present.index(label) for label in labels], [names[i] for i in present], holdout)
 
 
+def _whole(label: Any) -> int:
+    try:
+        number = float(label)
+    except (TypeError, ValueError, RuntimeError):  # a row of numbers, for one
+        number = math.nan
+    if number != int(number if math.isfinite(number) else 0):
+        raise UserError(f"A label is a name or a whole number, not {label!r}.")
+    return int(number)
+
+
 def as_pixels(what: Any) -> Any:
     """One image or many as uint8, channels first: from a PIL image, or an array or tensor (uint8, or float 0..1)."""
     if isinstance(what, Image.Image):
         return torch.from_numpy(pixels_of(what))
-    pixels = torch.as_tensor(what if isinstance(what, Tensor) else np.ascontiguousarray(what)).detach().cpu()
+    try:
+        pixels = torch.as_tensor(what if isinstance(what, Tensor) else np.ascontiguousarray(what)).detach().cpu()
+    except (TypeError, ValueError):
+        raise UserError(f"An image is an array, a tensor or a PIL image, not {type(what).__name__}.") from None
     if pixels.ndim not in (3, 4):
         raise UserError(f"Images have three dimensions each, not the shape {tuple(pixels.shape)}.")
     if pixels.shape[-3] not in (1, 3) and pixels.shape[-1] in (1, 3):
@@ -168,20 +200,8 @@ def in_channels(images: Images, channels: int) -> Images:
 
 def sort_names(names: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those that are new, and those that are known. Names that a person would take for one another are refused."""
-    for name in names:
-        if not name.strip() or name != name.strip():
-            raise UserError(f"The class name {name!r} is empty, or begins or ends with a space. Rename it.")
-    seen: dict[str, str] = {}
-    for name in (*known, *names):
-        other = seen.setdefault(_alike(name), name)
-        if other != name:
-            where = "the model knows" if other in known else "there is also"
-            raise UserError(f"The class {name!r} differs from {other!r}, which {where}, in case only. Rename it.")
+    refuse_twins(checked(names), known)
     return [name for name in names if name not in known], [name for name in names if name in known]
-
-
-def _alike(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _has_colours(image: Image.Image) -> bool:

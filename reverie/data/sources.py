@@ -169,6 +169,14 @@ def read(config: DataConfig, root: Path, progress: Progress | None = None, choos
     return SOURCES[config.source][1](config, root, progress, choose)
 
 
+def refuse_missing(config: DataConfig, root: Path) -> None:
+    """A data set that is not there, without reading it."""
+    if config.source in ARCHIVES:
+        locate(config.source, root)
+    elif config.source == "folder" and not root.is_dir():
+        raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
+
+
 @explaining("read", "Change its permissions, or choose another --data.")
 def locate(name: str, root: Path) -> Path:
     """The folder with the official files of `name`, at or under `root`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from reverie.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from reverie.methods.base import Method
 
+log = logging.getLogger("reverie")
 GROUP = "reverie.methods"
 BUILT_IN = {
     "joint": "reverie.methods.plain:Joint",
@@ -33,6 +35,19 @@ def method_names() -> list[str]:
     return [*BUILT_IN, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN)]
 
 
+def methods_that_load() -> list[str]:
+    """All of them, but for those of other packages that are broken: these are warned of."""
+    found = []
+    for name in method_names():
+        try:
+            find_method(name)
+        except UserError as error:
+            log.warning("%s", error)
+        else:
+            found.append(name)
+    return found
+
+
 def find_method(name: str) -> type[Method]:
     """The class behind a name. Only then is its file loaded, and torch with it."""
     if name in BUILT_IN:
@@ -41,6 +56,11 @@ def find_method(name: str) -> type[Method]:
         return found
     for entry in entry_points(group=GROUP):
         if entry.name == name:
-            other: type[Method] = entry.load()
+            try:
+                other: type[Method] = entry.load()
+            except Exception as error:  # somebody else's code
+                package = entry.dist.name if entry.dist else "another package"
+                why = f"{type(error).__name__}: {error}"
+                raise UserError(f"The method {name!r} of {package} ({entry.value}) cannot be loaded: {why}") from error
             return other
     raise UserError(f"There is no method {name!r}.{did_you_mean(name, method_names())} `reverie methods` lists them.")

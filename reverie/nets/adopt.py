@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie.errors import UserError
+from reverie.names import checked
 from reverie.nets.backbone import Architecture, Headless, answers, linear_layer
 from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
 from reverie.nets.statistics import batchnorm_layers
@@ -32,7 +33,9 @@ def adopt(
     `mean` and `std` are what pixels between 0 and 1 are normalised by, `size` is the side of the images in pixels.
     `images` are mean and deviation of the training images themselves, where they are known and others than those.
     """
-    preprocessing = _preprocessing(mean, std, size, images)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"A network to adopt is a torch.nn.Module, not {type(module).__name__}.")
+    classes, preprocessing = checked(classes), _preprocessing(mean, std, size, images)
     body = copy.deepcopy(module).cpu().float().eval().requires_grad_(True)
     shown = torch.randn(2, preprocessing.channels, size, size, generator=torch.Generator().manual_seed(0))
     head, logits = find_head(body, shown)
@@ -98,6 +101,8 @@ def _preprocessing(
     mean, std = _numbers(mean), _numbers(std)
     if not mean or len(mean) != len(std) or min(std) <= 0:
         raise UserError("Mean and std must have a number for each channel, and no std may be 0 or less.")
+    if not isinstance(size, int) or size < 1:
+        raise UserError(f"The size of the images is a number of pixels, not {size!r}.")
     if max(mean) > 1:
         raise UserError("Mean and std are those of pixels between 0 and 1. Divide by 255 what is meant for 0 to 255.")
     known = ImageStatistics(_numbers(images[0]), _numbers(images[1])) if images else None
@@ -110,12 +115,15 @@ def _preprocessing(
 
 def _numbers(values: Sequence[float]) -> tuple[float, ...]:
     """From a list, an array or a tensor."""
-    return tuple(float(value) for value in values)
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"A number for each channel is wanted, such as (0.5, 0.5, 0.5), not {values!r}.")
+    return numbers
 
 
 def _check_names(classes: Sequence[str], outputs: int) -> None:
-    name, times = Counter(classes).most_common(1)[0] if classes else ("", 0)
-    if times > 1:
-        raise UserError(f"Class names must differ, but {name!r} is there {times} times.")
     if len(classes) != outputs:
         raise UserError(f"The network has {outputs} outputs, but there are {len(classes)} class names.")

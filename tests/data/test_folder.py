@@ -129,7 +129,7 @@ def test_files_that_are_no_images_are_skipped_by_name(photos, caplog):
 def test_a_class_whose_images_cannot_be_read_is_an_error(photos):
     for file in (photos / "banana").iterdir():
         file.write_text("broken")
-    with pytest.raises(UserError, match=r"Class 'banana'.*no training image"):
+    with pytest.raises(UserError, match=r"Class 'banana'.*no images that can be read"):
         read_folder(photos, size=16)
 
 
@@ -236,3 +236,27 @@ def test_images_beside_the_parts_that_have_no_class_are_left_aside_aloud(photos,
     shutil.copytree(photos, root / "val")
     assert labels_of(read_folder(root, size=16).train) == [12, 12, 12]
     assert "contest/val is left aside" in caplog.text
+
+
+def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
+    """Three images and what a file manager left beside them: one of the three is held out."""
+    for file in sorted((photos / "apple").iterdir())[3:]:
+        file.unlink()
+    (photos / "apple" / "Thumbs.db").write_bytes(b"no image")
+    for number in range(30):
+        (photos / "banana" / f"{number}.txt").write_text("no image")
+    data = read_folder(photos, size=16)
+    assert (labels_of(data.train), labels_of(data.test)) == ([2, 10, 10], [1, 2, 2])
+    for file in sorted((photos / "apple").glob("*.*g"))[1:]:
+        file.write_text("broken")
+    with pytest.raises(UserError, match=r"'apple'.*a single image that can be read"):
+        read_folder(photos, size=16)
+
+
+def test_dark_images_of_16_bits_stay_dark_in_either_byte_order(tmp_path):
+    from reverie.data.decode import decode
+
+    values = np.full((9, 9), 200, np.uint16)
+    Image.fromarray(values).save(tmp_path / "little.tiff")
+    Image.frombytes("I;16B", (9, 9), values.astype(">u2").tobytes()).save(tmp_path / "big.tiff")
+    assert [int(decode(tmp_path / f"{name}.tiff", 8)[0].max()) for name in ("little", "big")] == [1, 1]

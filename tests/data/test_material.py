@@ -139,9 +139,10 @@ def test_names_are_sorted_into_new_and_known():
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["Dog"], "'Dog' differs from 'dog', which the model knows, in case only"),
-        (["cat", "Cat"], "'Cat' differs from 'cat', which there is also, in case only"),
-        (["café", "cafe\u0301"], "in case only"),
+        (["Dog"], "'Dog' differs from 'dog', which the model knows, only in case"),
+        (["cat", "Cat"], "'Cat' differs from 'cat', which is there, too, only in case"),
+        (["café", "cafe\u0301"], "encoding of its letters"),
+        (["cat", "dog", "cat"], "Class names must differ, but 'cat' is there 2 times"),
         ([" cat"], "begins or ends with a space"),
     ],
 )

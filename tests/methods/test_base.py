@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reverie.data.images import MemoryImages
 from reverie.data.stream import PastTask
+from reverie.errors import UserError
 from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
@@ -175,3 +176,20 @@ def test_entry_points_add_methods(monkeypatch):
     monkeypatch.setattr(methods, "entry_points", lambda group: [entry] if group == "reverie.methods" else [])
     assert "theirs" in methods.method_names()
     assert methods.find_method("theirs") is Collector
+
+
+def test_a_broken_method_of_another_package_hides_none_of_the_others(monkeypatch, caplog):
+    from importlib.metadata import EntryPoint
+
+    from reverie import grid, methods
+
+    gone = EntryPoint("gone", "nowhere.to_be:Found", "reverie.methods")
+    monkeypatch.setattr(methods, "entry_points", lambda group: [gone])
+    assert methods.methods_that_load() == [*BUILT_IN]
+    assert (
+        "The method 'gone' of another package (nowhere.to_be:Found) cannot be loaded: ModuleNotFoundError"
+        in caplog.text
+    )
+    assert {entry.method for entry in grid.entries_for("digits-5", ["all"])} == {*BUILT_IN}
+    with pytest.raises(UserError, match="cannot be loaded"):
+        methods.find_method("gone")

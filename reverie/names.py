@@ -1,0 +1,39 @@
+"""Names of classes: what may be one, and which a person would take for one another."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from reverie.errors import UserError
+
+
+def checked(names: Iterable[object]) -> list[str]:
+    """As text. Empty names, spaces at an end, and names that look like one another are refused."""
+    texts = [str(name) for name in names]
+    for name in texts:
+        if not name.strip() or name != name.strip():
+            raise UserError(f"The class name {name!r} is empty, or begins or ends with a space. Rename it.")
+    refuse_twins(texts)
+    return texts
+
+
+def refuse_twins(names: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Among `names`, and between them and those `known` before."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(f"Class names must differ, but {name!r} is there {names.count(name)} times.")
+    seen = {alike(name): name for name in known}
+    for name in names:
+        other = seen.setdefault(alike(name), name)
+        if other != name:
+            where = "which the model knows" if other in known else "which is there, too"
+            raise UserError(
+                f"The class {name!r} differs from {other!r}, {where}, only in case or in the encoding of its letters. "
+                "Rename it."
+            )
+
+
+def alike(name: str) -> str:
+    """The same for names that a person would take for one another."""
+    return unicodedata.normalize("NFC", name).casefold()

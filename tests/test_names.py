@@ -1,0 +1,31 @@
+"""Names of classes that a person could not tell apart are refused wherever they come in."""
+
+import pytest
+
+from reverie.errors import UserError
+from reverie.names import alike, checked, refuse_twins
+
+NFC, NFD = "caf\u00e9", "cafe\u0301"
+
+
+def test_names_become_text():
+    assert checked([7, "cat", 8]) == ["7", "cat", "8"]
+
+
+@pytest.mark.parametrize("names", [["a", ""], [" a"], ["b "], ["a", "A"], [NFC, NFD], ["a", "b", "a"], ["\t"]])
+def test_names_that_nobody_could_tell_apart_are_refused(names):
+    with pytest.raises(UserError):
+        checked(names)
+
+
+def test_known_names_are_compared_with_new_ones_but_not_with_each_other():
+    """A model that somebody made elsewhere must be able to learn on."""
+    refuse_twins(["dog", "Apple"], known=["Apple", "apple"][:1])
+    refuse_twins(["dog"], known=["Apple", "apple", NFC, NFD])
+    with pytest.raises(UserError, match="differs from 'dog', which the model knows, only in case"):
+        refuse_twins(["DOG"], known=["dog"])
+
+
+def test_alike_is_what_a_person_takes_for_the_same():
+    assert alike(NFC) == alike(NFD) == alike(NFC.upper())
+    assert alike("a") != alike("b")
