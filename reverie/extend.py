@@ -45,6 +45,7 @@ PASSING = 0.95  # of the held-out images, and of the dreams: the share that is n
 MEASURED = 20  # steps of each phase, to know how long it will take
 MOST = 2.0  # times the usual schedule, however large the budget
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
+OF_RUNS = ("stream.", "coreset.", "evaluate.", "keep", "data.source", "net.head")  # settings that mean nothing here
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Wish:
             )
         if self.on_known_class not in get_args(KnownClass):
             raise UserError(f"on_known_class is one of {', '.join(get_args(KnownClass))}, not {self.on_known_class!r}.")
+        if idle := [setting for setting in self.settings if setting.strip().startswith(OF_RUNS)]:
+            raise UserError(f"{idle[0]} is for experiments (`reverie run`), and decides nothing here. Leave it out.")
         if self.budget and (twice := [s for s in self.settings if s.partition("=")[0].strip() in SCHEDULE]):
             raise UserError(f"A budget sets the schedule, and so does {twice[0]}. Leave one of them out.")
 

@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the comma
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,13 @@ from hypothesis import settings
 from PIL import Image
 
 from reverie import cli, runs
+from reverie.acceptance import Acceptance
 from reverie.config import Config, DataConfig
 from reverie.data import sources
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Stream, Task
+from reverie.extend import Wish
+from reverie.job import learn_folder
 from reverie.learner import TaskLearner
 from reverie.model_io import SavedModel
 from reverie.nets.classifier import Preprocessing
@@ -163,3 +167,28 @@ def reverie(monkeypatch, tmp_path, capsys):
         return int(left.value.code or 0), out, err
 
     return call
+
+
+# --- a person's own model
+
+QUICK_STEP = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
+
+
+def wish(**given: Any) -> Wish:
+    return Wish(settings=QUICK_STEP, **given)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the digits 0, 1 and 2, and folders of others. Nothing in it is to be changed."""
+    root = tmp_path_factory.mktemp("world")
+    write_digits(root / "first", (0, 1, 2), 20)
+    write_digits(root / "second", (3, 4), 20)
+    write_digits(root / "mixed", (2, 5), 20)
+    write_digits(root / "known", (0, 1), 20)
+    learn_folder(root / "first", root / "old", wish=Wish(settings=("train.epochs=20",)), device="cpu")
+    return root
+
+
+def extended(world: Path, folder: str, to: Path, **given: Any) -> tuple[SavedModel, Acceptance]:
+    return learn_folder(world / folder, to, world / "old", wish(**given), device="cpu")

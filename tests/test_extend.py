@@ -13,29 +13,7 @@ from reverie.errors import UserError
 from reverie.extend import Wish
 from reverie.job import learn_folder
 from reverie.learner import LearnerObserver, TaskLearner
-from tests.conftest import write_digits
-
-QUICK = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
-
-
-def wish(**given):
-    return Wish(settings=QUICK, **given)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A model of the digits 0, 1 and 2, and folders of others."""
-    root = tmp_path_factory.mktemp("world")
-    write_digits(root / "first", (0, 1, 2), 20)
-    write_digits(root / "second", (3, 4), 20)
-    write_digits(root / "mixed", (2, 5), 20)
-    write_digits(root / "known", (0, 1), 20)
-    learn_folder(root / "first", root / "old", wish=Wish(settings=("train.epochs=20",)), device="cpu")
-    return root
-
-
-def extended(world, folder, to, **given):
-    return learn_folder(world / folder, to, world / "old", wish(**given), device="cpu")
+from tests.conftest import QUICK_STEP, extended, wish, write_digits
 
 
 def test_a_first_model_knows_the_folders_by_name_and_is_judged(world):
@@ -124,6 +102,12 @@ def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
     assert report.refined.accuracy > before + 0.2
 
 
+@pytest.mark.parametrize("setting", ["data.source=cifar100", "stream.split=3", "net.head=all", "keep=[models]"])
+def test_settings_that_decide_nothing_here_are_refused(setting):
+    with pytest.raises(UserError, match="decides nothing here"):
+        Wish(settings=(setting,))
+
+
 def test_a_rule_that_there_is_not_is_refused_and_drops_no_images():
     with pytest.raises(UserError, match="one of error, skip, refine, not 'refin'"):
         wish(on_known_class="refin")
@@ -189,17 +173,17 @@ def test_what_was_decided_is_said(world):
     assert "8×8 pixels, resnet8" in said and "mirrored" not in said
     assert "method abd: 6 steps of dreaming, then 2 epochs in batches of 16" in said
     assert "classes are drawn equally often" in said
-    uneven = Wish(settings=(*QUICK, "train.even=false"))
+    uneven = Wish(settings=(*QUICK_STEP, "train.even=false"))
     uneven = extend.plan(model_io.load(world / "old"), as_material(world / "second"), uneven)
     assert "equally often" not in " ".join(uneven.lines())
 
 
 def test_a_model_keeps_the_augmentation_it_was_first_given(world, tmp_path):
-    given = Wish(settings=(*QUICK, "augment.flip=true", "augment.crop=2"))
+    given = Wish(settings=(*QUICK_STEP, "augment.flip=true", "augment.crop=2"))
     saved, _ = learn_folder(world / "first", tmp_path / "old", wish=given, device="cpu")
     step = extend.plan(saved, as_material(world / "second"), wish())
     assert step.config.augment == saved.config.augment and step.config.augment.flip
-    none = Wish(settings=(*QUICK, "augment.crop=0", "augment.brightness=0", "augment.contrast=0"))
+    none = Wish(settings=(*QUICK_STEP, "augment.crop=0", "augment.brightness=0", "augment.contrast=0"))
     saved, _ = learn_folder(world / "first", tmp_path / "plain", wish=none, device="cpu")
     assert extend.plan(saved, as_material(world / "second"), wish()).config.augment == AugmentConfig()
 
@@ -215,7 +199,7 @@ def test_a_folder_extends_a_model_of_one_channel(tiny, tiny_stream, world, tmp_p
 
 
 def test_a_budget_becomes_a_schedule_that_fits(world):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK[2:]))
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK_STEP[2:]))
     cpu = torch.device("cpu")
     short, long = (extend.within(seconds, step, cpu).config for seconds in (0.5, 1e6))
     assert short.train.epochs < step.config.train.epochs and short.dream.steps < step.config.dream.steps

@@ -13,28 +13,7 @@ from reverie.extend import Wish
 from reverie.job import learn_folder
 from reverie.journal import locked
 from reverie.learner import LearnerObserver
-from tests.conftest import write_digits
-
-QUICK = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
-
-
-def wish(**given):
-    return Wish(settings=QUICK, **given)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A model of the digits 0, 1 and 2, and folders of others."""
-    root = tmp_path_factory.mktemp("world")
-    write_digits(root / "first", (0, 1, 2), 20)
-    write_digits(root / "second", (3, 4), 20)
-    write_digits(root / "mixed", (2, 5), 20)
-    learn_folder(root / "first", root / "old", wish=wish(), device="cpu")
-    return root
-
-
-def extended(world, folder, to, **given):
-    return learn_folder(world / folder, to, world / "old", wish(**given), device="cpu")
+from tests.conftest import QUICK_STEP, extended, wish
 
 
 class StopAt(LearnerObserver):
@@ -96,7 +75,9 @@ def test_another_job_for_the_same_target_is_refused_with_the_difference(world, t
     with pytest.raises(UserError, match=r"not ended, with other values of: the images, the rule for known classes\."):
         extended(world, "mixed", tmp_path / "new", on_known_class="skip")
     with pytest.raises(UserError, match=r"other values of: the seed, the settings\. Repeat that command"):
-        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(seed=1, settings=QUICK[:1]), device="cpu")
+        learn_folder(
+            world / "second", tmp_path / "new", world / "old", Wish(seed=1, settings=QUICK_STEP[:1]), device="cpu"
+        )
     extended(world, "second", tmp_path / "new")  # the first one is still whole
 
 
