@@ -46,7 +46,9 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
 
     Runs that differ in more than the seed are never of one row.
     """
-    titles = [", ".join([_title(result), *_apart(result, results)]) for result in results]
+    plain = [_title(result) for result in results]
+    alike = {title: [r for r, its in zip(results, plain, strict=True) if its == title] for title in {*plain}}
+    titles = [", ".join([title, *_apart(result, alike[title])]) for result, title in zip(results, plain, strict=True)]
     return [
         Row(title, [result for result, its in zip(results, titles, strict=True) if its == title])
         for title in dict.fromkeys(titles)
@@ -97,9 +99,8 @@ def _title(result: Result) -> str:
     return ", ".join(words)
 
 
-def _apart(result: Result, others: Sequence[Result]) -> list[str]:
-    """What tells it from others that bear the same title: only what comes with reverie has usual values to name."""
-    alike = [other for other in others if _title(other) == _title(result)]
+def _apart(result: Result, alike: Sequence[Result]) -> list[str]:
+    """What tells it from those that bear the same title: only what comes with reverie has usual values to name."""
     values = [_deciding(other) for other in alike]
     keys = dict.fromkeys(key for facts in values for key in facts)
     differing = [key for key in keys if any(facts.get(key) != values[0].get(key) for facts in values)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -124,12 +124,13 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
         images = [as_pixels(image) for image in what[0]] if one_by_one else as_pixels(what[0])
         labels = list(what[1])
     else:
-        try:
-            pairs = [(image, label) for image, label in (what[i] for i in range(len(what)))]
-        except (TypeError, ValueError, LookupError):
+        listed = hasattr(what, "__getitem__") and hasattr(what, "__len__") and not isinstance(what, Mapping)
+        pairs = [what[i] for i in range(len(what))] if listed else [what]
+        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
             raise UserError(
-                f"Images to learn are a folder, (images, labels), or a torch Dataset, not {type(what).__name__}."
-            ) from None
+                f"Images to learn are a folder, (images, labels), or a torch Dataset of such pairs, not "
+                f"{type(what).__name__}."
+            )
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
         names = names or getattr(what, "classes", None)
     if len(images) != len(labels):
