@@ -251,6 +251,7 @@ def compose(
     """The configuration called `name`, of layers that need not be presets: where each is from, and what it says."""
     found = find(method)
     layers: list[tuple[str, dict[str, Any]]] = []
+    of_method: list[Any] = []  # what files before said for this method alone
     if recipe == "released":
         layers.append(("the released recipe", {**RELEASED, "method": dict(found.released)}))
     for origin, text in chain:
@@ -259,18 +260,27 @@ def compose(
             _check_blocks(recipes, methods, find, method, origin)
         layers.append((origin, text))
         layers.append((f"recipes.{recipe} of {origin}", recipes.get(recipe, {})))
-        layers.append((f"the method {method}", dict(found.usual)))
+        layers.append((f"the method {method}", _without(found.usual, of_method)))
         layers.append((f"methods.{method} of {origin}", methods.get(method, {})))
+        of_method.append(methods.get(method, {}))
     layers += [("--set", parse_setting(setting)) for setting in settings]
     merged: dict[str, Any] = {}
     for origin, layer in layers:
-        if not with_options:
+        if not with_options and isinstance(layer, dict):
             layer.pop("method", None)
         _refuse_unknown_keys(layer, found.Options, method, origin)
         _merge(merged, layer)
     chosen = build(found.Options, merged.pop("method", {}), "method.")
     header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
     return build(Config, {**merged, **header, "options": _plain(dataclasses.asdict(chosen))}, "")
+
+
+def _without(sections: Mapping[str, Mapping[str, Any]], said: Sequence[Any]) -> dict[str, Any]:
+    """`sections` but for the keys that something in `said` sets."""
+    taken = {(name, key) for layer in said for name, keys in dict(layer).items() for key in dict(keys)}
+    return {
+        name: {key: value for key, value in keys.items() if (name, key) not in taken} for name, keys in sections.items()
+    }
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -306,9 +316,10 @@ def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     seen: set[str] = set()
     wanted: str | None = preset
     while wanted is not None:
-        if wanted in seen:
+        place = str(Path(wanted).resolve()) if Path(wanted).is_file() else wanted
+        if place in seen:
             raise UserError(f"{chain[-1][0]} extends itself, by way of {', '.join(sorted(seen))}.")
-        seen.add(wanted)
+        seen.add(place)
         origin, text = _read_preset(wanted)
         text.pop("about", None)
         wanted = text.pop("extends", None)

@@ -29,7 +29,7 @@ from reverie.dream import Dreamer
 from reverie.engine import Engine, find_device
 from reverie.errors import UserError, explaining
 from reverie.journal import RunFolder, read_events
-from reverie.methods import find_method, method_names
+from reverie.methods import find_method, methods_that_load
 from reverie.methods.dreaming import DreamReplay
 from reverie.nets.classifier import Classifier
 from reverie.predictions import Predictions
@@ -85,7 +85,7 @@ def look(folder: Path, task: int, device: torch.device) -> Kept:
         raise UserError(f"{folder} is not a run folder: it has no config.yaml.")
     config, fingerprint = run.stored()
     if not issubclass(find_method(config.method), DreamReplay):
-        dreaming = ", ".join(name for name in method_names() if issubclass(find_method(name), DreamReplay))
+        dreaming = ", ".join(name for name in methods_that_load() if issubclass(find_method(name), DreamReplay))
         raise UserError(f"{folder} is a run of {config.method}, which does not dream; these methods do: {dreaming}.")
     if task < 2:
         raise UserError("--task must be 2 or more: nothing is dreamed of before the second task.")

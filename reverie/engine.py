@@ -221,10 +221,11 @@ class _Loop:
         self.observer.epoch_ends(epoch, lr, means)
 
     def _refuse_broken_weights(self) -> None:
-        """The last step may break what no loss has seen any more."""
+        """The last step may break what no loss has seen any more. Buffers of a network's own may hold anything."""
         for module in self.phase.moves.values():
-            for name, value in module.state_dict().items():
-                if value.is_floating_point() and not bool(value.isfinite().all()):
+            statistics = [item for item in module.named_buffers() if item[0].endswith(("running_mean", "running_var"))]
+            for name, value in (*module.named_parameters(), *statistics):
+                if not bool(value.isfinite().all()):
                     raise self._diverged(f"After phase {self.phase.name!r}, {name!r} is")
 
     def _diverged(self, what: str, where: str = "") -> Diverged:

@@ -30,7 +30,7 @@ from reverie.data.stream import Task
 from reverie.engine import Observer, Snapshot
 from reverie.errors import UserError, explaining
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
-from reverie.methods import find_method, method_names
+from reverie.methods import find_method, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.nets import Architecture, library
@@ -61,7 +61,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         if (keeps := find_method(self.method).keeps) != Keeps.NOTHING:
-            fitting = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
+            fitting = [name for name in methods_that_load() if find_method(name).keeps == Keeps.NOTHING]
             raise UserError(
                 f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder keeps nothing "
                 f"but the classifier. Use one of {', '.join(fitting)}."

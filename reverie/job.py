@@ -119,6 +119,8 @@ class _Job:
         return config
 
     def claim(self, asked: Mapping[str, Any], config: Config) -> None:
+        shutil.rmtree(self.folder.resting.parent, ignore_errors=True)  # of another job, killed while it cleared up
+        self.folder.events.unlink(missing_ok=True)
         disk.write_json(self.file, {"asked": dict(asked), "config": config.as_dict()})
 
     def finish(self, model: SavedModel) -> None:

@@ -49,7 +49,8 @@ class Learner:
         settings: Sequence[str] = (),
     ) -> None:
         self.device = find_device(device)
-        self.method, self.seed, self.settings = method, seed, tuple(settings)
+        self.method, self.seed = method, seed
+        self.settings = (settings,) if isinstance(settings, str) else tuple(settings)
         self._first_settings = (f"net.name={backbone}",) * (backbone is not None) + (f"data.size={size}",) * bool(size)
         self._weights = Path(weights) if weights else None
         self._saved: SavedModel | None = None
@@ -148,6 +149,8 @@ class Learner:
                 raise UserError(f"The model does not know {strange[0]!r}. It knows {', '.join(self.classes)}.")
             labels = torch.tensor([self.classes.index(name) for name in names])
             pixels = self._shown(images)
+            if not isinstance(pixels, torch.Tensor):
+                raise UserError("Images to judge by in Python are pixels. For files, name a folder of class folders.")
             if len(pixels) != len(labels):
                 raise UserError(f"There are {len(pixels)} images, but {len(labels)} names.")
             images = MemoryImages(pixels, labels)

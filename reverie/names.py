@@ -9,22 +9,22 @@ from reverie.errors import UserError
 
 
 def checked(names: Iterable[object]) -> list[str]:
-    """As text. Empty names, spaces at an end, and names that look like one another are refused."""
+    """As text. Empty names, spaces at an end, and names given twice are refused."""
     texts = [str(name) for name in names]
-    for name in texts:
+    for place, name in enumerate(texts):
         if not name.strip() or name != name.strip():
             raise UserError(f"The class name {name!r} is empty, or begins or ends with a space. Rename it.")
-    refuse_twins(texts)
+        if name in texts[:place]:
+            raise UserError(f"Class names must differ, but {name!r} is there {texts.count(name)} times.")
     return texts
 
 
 def refuse_twins(names: Sequence[str], known: Sequence[str] = ()) -> None:
-    """Among `names`, and between them and those `known` before."""
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise UserError(f"Class names must differ, but {name!r} is there {names.count(name)} times.")
+    """Names that look like one another, among `names`, and between them and those `known`, which may be as they are:
+    to a network of ImageNet, a Cardigan is a dog and a cardigan a garment.
+    """
     seen = {alike(name): name for name in known}
-    for name in names:
+    for name in (name for name in names if name not in known):
         other = seen.setdefault(alike(name), name)
         if other != name:
             where = "which the model knows" if other in known else "which is there, too"

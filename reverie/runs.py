@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import time
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from reverie.ahead import Ahead
 
 CHECKPOINT_SECONDS = 30.0
+log = logging.getLogger("reverie")
 
 
 class RunObserver(LearnerObserver):
@@ -96,9 +98,9 @@ def configure(
             with_options=with_options,
         )
 
-    upper_bound = load("joint", False)
     said = any(setting.strip().startswith("method.") for setting in settings)
-    chosen = load(method, True) if method != "joint" or said else upper_bound  # a preset's options are for the others
+    chosen = load(method, method != "joint" or said)  # a preset's options are for the others
+    upper_bound = load("joint", False)
     if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
     return replace(chosen, reference=upper_bound.training_digest())
@@ -184,7 +186,11 @@ def own_data(config: Config, data: Path, progress: Progress | None = None) -> st
     """The fingerprint of a person's own folder, as it is now. None where it is gone, or the data set is published."""
     if config.data.source != "folder" or not data.is_dir():
         return None
-    return sources.read(config.data, data, progress, partial(choose_classes, config)).fingerprint()
+    try:
+        return sources.read(config.data, data, progress, partial(choose_classes, config)).fingerprint()
+    except UserError as error:  # an empty place where a disk will be mounted, for one
+        log.warning("Whether the data are still the same cannot be told. %s", error)
+        return None
 
 
 class _Run:

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -109,13 +108,17 @@ def _apart(result: Result, alike: Sequence[Result]) -> list[str]:
 
 def _deciding(result: Result) -> dict[str, Any]:
     """What decides the figures besides the seed and what `_title` tells, by key."""
-    if result["preset"] in preset_names():
-        return {"preset": result["preset"]}
     made = Config.from_dict(result["config"])
-    with suppress(UserError):  # of somebody's own package, which is not installed here
+    try:
         made = made.completed(find_method(result["method"]).Options)
+    except UserError:  # of somebody's own package, which is not installed here
+        pass
+    else:
+        if result["preset"] in preset_names():
+            return {"preset": result["preset"]}
     facts = {key: value for key, value in made.flat_identity().items() if not key.startswith("engine.")}
-    return facts | {"seed": None, "data": str(result.get("data_fingerprint"))[:8]}
+    data = str(result.get("data_fingerprint"))[:8] if made.data.source == "folder" else None
+    return facts | {"seed": None, "data": data}
 
 
 def method_title(name: str) -> str:

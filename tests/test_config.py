@@ -252,6 +252,17 @@ def test_a_file_extends_one_beside_it_wherever_one_stands(tmp_path, monkeypatch)
         assert runs.configure(file, "abd").train.epochs == 7
 
 
+def test_what_a_file_says_for_a_method_holds_in_those_that_extend_it(tmp_path):
+    """Weight decay is 0 in DGR, unless somebody says otherwise for DGR itself."""
+    (tmp_path / "base.yaml").write_text("extends: digits-5\nmethods: {dgr: {train: {weight_decay: 0.001}}}")
+    (tmp_path / "child.yaml").write_text("extends: base.yaml\ntrain: {epochs: 3}")
+    (tmp_path / "other.yaml").write_text("extends: digits-5\ntrain: {weight_decay: 0.5}")
+    decays = [
+        runs.configure(str(tmp_path / f"{name}.yaml"), "dgr").train.weight_decay for name in ("base", "child", "other")
+    ]
+    assert decays == [0.001, 0.001, 0]
+
+
 def test_a_preset_may_set_options_that_the_upper_bound_has_not(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: digits-5\nmethod: {distillation: 0.2}")
     assert runs.configure(str(tmp_path / "mine.yaml"), "abd").options["distillation"] == 0.2

@@ -182,6 +182,12 @@ def test_weights_that_the_last_step_broke_are_noticed_though_no_loss_has_seen_th
         Engine(CPU).run(replace(last, optimizer=SGD(1e30)), 0)
 
 
+def test_a_network_may_have_constants_that_are_no_numbers():
+    model = net()
+    model.register_buffer("mask", torch.full((3, 3), -math.inf))
+    Engine(CPU).run(phase(model), 0)
+
+
 def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():
     dtypes = set()
 

@@ -192,7 +192,12 @@ def test_a_table_is_of_one_data_set(tmp_path, photos):
         grid.train(wanted, Place(data=photos, device="cpu"), GridObserver())
     with pytest.raises(UserError, match="the data are not the same"):
         runs.execute(wanted.runs[0].config, wanted.runs[0].folder.path, data=photos)
-    assert runs.execute(wanted.runs[0].config, wanted.runs[0].folder.path, data=tmp_path / "gone")  # as it was
+    (tmp_path / "empty").mkdir()
+    for nothing in ("gone", "empty"):  # it is shown as it was
+        assert runs.execute(wanted.runs[0].config, wanted.runs[0].folder.path, data=tmp_path / nothing)
+    more = Plan.make(entries, [0, 1], "paper", ["train.epochs=1", "train.batch_size=8"], tmp_path / "table")
+    with pytest.raises(UserError, match="no sub-folders"):  # told once, before anything is begun
+        grid.train(more, Place(data=tmp_path / "empty", device="cpu"), GridObserver())
 
 
 # --- progress

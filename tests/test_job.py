@@ -121,6 +121,15 @@ def test_a_job_that_was_killed_before_its_first_checkpoint_stands_in_nobodys_way
     assert [entry.name for entry in tmp_path.iterdir()] == ["new"]
 
 
+def test_what_another_job_left_when_it_was_killed_while_clearing_up_is_not_gone_on_from(world, tmp_path):
+    stopped(world, tmp_path / "new", "learn", 1)
+    (tmp_path / ".new.learning" / "job.json").unlink()
+    made, _ = extended(world, "second", tmp_path / "new", seed=1)
+    alone, _ = extended(world, "second", tmp_path / "alone", seed=1)
+    for name, value in made.classifier.state_dict().items():
+        assert torch.equal(value, alone.classifier.state_dict()[name])
+
+
 def test_a_job_that_diverged_is_given_up_so_that_it_can_be_tried_with_a_lower_rate(world, tmp_path):
     wild = Wish(method="base", settings=("train.epochs=3", "train.lr=1e30"))
     with pytest.raises(Diverged, match="no longer a number"):

@@ -209,6 +209,15 @@ def test_images_of_different_sizes_can_be_learned(learner):
     assert learner.classes == ("0", "1", "a", "b")
 
 
+def test_names_that_no_image_has_do_not_matter(learner):
+    learner.learn((PIXELS, [2, 3] * 6), names=np.array(["", "", "cat", "dog"]))
+    assert learner.classes == ("0", "1", "cat", "dog")
+
+
+def test_one_setting_is_one_setting():
+    assert reverie.Learner(settings="train.lr=0.1", device="cpu").settings == ("train.lr=0.1",)
+
+
 def test_numbers_will_do_for_names(learner):
     learner.learn((PIXELS, [0, 1] * 6), names=[7, 8])
     assert learner.classes == ("0", "1", "7", "8")
@@ -227,6 +236,10 @@ def test_numbers_will_do_for_names(learner):
         (lambda it: it.learn((PIXELS, ["a"] * 12), budget=10), "A budget is a time such as"),
         (lambda it: it.predict(None), "not NoneType"),
         (lambda it: it.evaluate((PIXELS, ["0"] * 3)), "12 images, but 3 names"),
+        (lambda it: it.learn(([PIXELS, PIXELS], [0, 1])), "not batches in a list"),
+        (lambda it: it.learn((PIXELS, 3)), "Labels are a list or an array"),
+        (lambda it: it.learn((PIXELS, ["a", 1] * 6)), "some of both"),
+        (lambda it: it.evaluate((["a.jpg"], ["0"])), "name a folder"),
         (lambda it: it.evaluate([(PIXELS[0], 0)]), r"a folder, or \(images, names\), not list"),
     ],
 )
@@ -243,7 +256,7 @@ def test_what_cannot_be_understood_is_said_in_words(learner, call, says):
         ({"std": [float("inf")]}, "A number for each channel"),
         ({"size": "8"}, "a number of pixels, not '8'"),
         ({"module": None}, "torch.nn.Module, not NoneType"),
-        ({"classes": ["Apple", "apple"]}, "only in case"),
+        ({"classes": ["Apple", "Apple"]}, "'Apple' is there 2 times"),
         ({"classes": ["a", " b"]}, "begins or ends with a space"),
     ],
 )

@@ -458,7 +458,10 @@ def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_pat
     assert again["metrics"] == first["metrics"]
 
 
-@pytest.mark.parametrize(("file", "content"), [("entry.json", b"{"), ("predictions.npz", b"PK"), ("entry.json", None)])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("entry.json", b"{"), ("predictions.npz", b"PK"), ("entry.json", None), ("predictions.npz", b"")],
+)
 def test_a_damaged_upper_bound_costs_no_run_and_is_made_again(tiny, tmp_path, caplog, file, content):
     first = execute(tiny("joint", "stream.take=2"), tmp_path / "joint")
     for entry in (tmp_path / "upper-bounds").iterdir():

@@ -92,7 +92,7 @@ def test_runs_of_ones_own_preset_that_differ_are_rows_of_their_own_and_say_in_wh
         "ABD",
         "LwF",
     ]
-    apart = tables.rows_of([own(0.5, data_fingerprint="a" * 32), own(0.5, data_fingerprint="b" * 32)])
+    apart = tables.rows_of([own(0.5, "data.source=folder", data_fingerprint=letter * 32) for letter in "ab"])
     assert [row.title for row in apart] == ["ABD, data=aaaaaaaa", "ABD, data=bbbbbbbb"]
 
 
@@ -108,6 +108,9 @@ def test_a_method_that_is_not_installed_has_rows_too():
     for made in strange:
         made["config"]["method"] = {"name": "theirs", "power": 3}
     assert [row.title.partition(",")[0] for row in tables.rows_of(strange)] == ["theirs", "theirs"]
+    for made in strange:
+        made["preset"] = made["config"]["preset"] = "digits-5"
+    assert len(tables.rows_of(strange)) == 2
 
 
 def test_results_of_methods_that_are_not_installed_are_shown_and_other_files_refused(tmp_path):

@@ -60,6 +60,8 @@ def decode_files(
     others = test or {}
     for key in names:
         _refuse_too_few(key, root, train[key], enough=1 if test else 2)
+        if test is not None:
+            _refuse_too_few(key, root, test[key], enough=1)
     files = [(file, label) for label, key in enumerate(names) for file in (*train[key], *others.get(key, ()))]
     in_memory = storage == "memory" or (storage == "auto" and _fit_into_memory(files, size))
     digests, pixels = _decode_all([file for file, _ in files], size, in_memory, progress)
@@ -80,7 +82,7 @@ def decode_files(
         found = {key: [file for file in train[key] if file in digests] for key in names}
         for key in names:
             _refuse_too_few(key, root, found[key], enough=2, which=" that can be read")
-        split = {key: _hold_out(key, found[key], holdout) for key in names}
+        split = {key: split_files(key, found[key], holdout) for key in names}
         train, test = ({key: both[side] for key, both in split.items()} for side in (0, 1))
     parts = part(train, "training"), part(test, "test")
     return Dataset(name, *parts, class_names or names, normalisation, content.hexdigest())
@@ -187,7 +189,7 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(file for file in found if file.is_file())
 
 
-def _hold_out(name: str, files: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
+def split_files(name: str, files: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
     """A split by a hash of the file's name, so that it does not depend on where the folder lies or on its order."""
     key = {file: hashlib.blake2b(f"{name}/{file.name}".encode("utf-8", "surrogateescape")).digest() for file in files}
     return hold_out(files, key.__getitem__, share)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reverie.config import DataConfig
 from reverie.data.decode import pixels_of
-from reverie.data.folder import Progress, decode_files, find_files, hold_out
+from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError
 from reverie.names import checked, refuse_twins
@@ -51,7 +51,12 @@ class FolderMaterial:
         self.names = tuple(sorted(self._train))
 
     def look(self) -> tuple[int, bool]:
-        files = [file for name in self.names for file in self._train[name]]
+        learned = self._train
+        if self._test is None:
+            learned = {name: split_files(name, files, self._holdout)[0] for name, files in learned.items() if files}
+        files = [file for name in self.names for file in learned.get(name, ())]
+        if not files:
+            raise UserError(f"There are no images in {self.root}.")
         sides, colourful = [], False
         for file in files[:: -(-len(files) // LOOKED_AT)]:
             try:
@@ -122,6 +127,10 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
     if isinstance(what, tuple) and len(what) == 2:
         one_by_one = isinstance(what[0], list | tuple)  # which may be of different sizes
         images = [as_pixels(image) for image in what[0]] if one_by_one else as_pixels(what[0])
+        if any(image.ndim != 3 for image in images):
+            raise UserError("Images come one by one in a list, or all in one array; not batches in a list.")
+        if not isinstance(what[1], Iterable):
+            raise UserError(f"Labels are a list or an array, one for each image, not {what[1]!r}.")
         labels = list(what[1])
     else:
         listed = hasattr(what, "__getitem__") and hasattr(what, "__len__") and not isinstance(what, Mapping)
@@ -132,22 +141,25 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
                 f"{type(what).__name__}."
             )
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
-        names = names or getattr(what, "classes", None)
+        names = getattr(what, "classes", None) if names is None else names
     if len(images) != len(labels):
         raise UserError(f"There are {len(images)} images, but {len(labels)} labels.")
     if not labels:
         raise UserError("There are no images to learn from.")
-    if isinstance(labels[0], str):
+    if any(isinstance(label, str) for label in labels):
+        if not all(isinstance(label, str) for label in labels):
+            raise UserError("Labels are names, or whole numbers; these are some of both.")
         if names is not None and (strange := set(labels) - set(names)):
             raise UserError(f"The label {min(strange)!r} is none of `names`, which labels that are names do not need.")
         names = sorted(set(labels))
         labels = [names.index(label) for label in labels]
     labels = [_whole(label) for label in labels]
-    names = checked(names or range(max(labels) + 1))
-    if min(labels) < 0 or max(labels) >= len(names):
-        raise UserError(f"Labels must be from 0 to {len(names) - 1}, one for each name, not {max(labels, key=abs)}.")
+    every: Sequence[object] = range(max(labels) + 1) if names is None else [*names]
+    if min(labels) < 0 or max(labels) >= len(every):
+        raise UserError(f"Labels must be from 0 to {len(every) - 1}, one for each name, not {max(labels, key=abs)}.")
     present = sorted(set(labels))
-    return PixelMaterial(images, [present.index(label) for label in labels], [names[i] for i in present], holdout)
+    its = checked(every[label] for label in present)
+    return PixelMaterial(images, [present.index(label) for label in labels], its, holdout)
 
 
 def _whole(label: Any) -> int:

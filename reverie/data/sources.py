@@ -14,7 +14,7 @@ import torch
 
 from reverie.config import DataConfig
 from reverie.data import imagenet
-from reverie.data.folder import Progress, read_folder
+from reverie.data.folder import Progress, find_files, read_folder
 from reverie.data.imagenet import Choose
 from reverie.data.images import Dataset, MemoryImages
 from reverie.errors import UserError, did_you_mean, explaining
@@ -173,8 +173,8 @@ def refuse_missing(config: DataConfig, root: Path) -> None:
     """A data set that is not there, without reading it."""
     if config.source in ARCHIVES:
         locate(config.source, root)
-    elif config.source == "folder" and not root.is_dir():
-        raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
+    elif config.source == "folder":
+        find_files(root)
 
 
 @explaining("read", "Change its permissions, or choose another --data.")

@@ -17,6 +17,24 @@ def read(material, size=8):
     return material.read(DataConfig(), size, material.names)
 
 
+def test_what_is_held_out_is_not_looked_at(photos):
+    """It would decide how the others are learned."""
+    material = as_material(photos)
+    held_out = material.read(DataConfig(storage="stream"), 8, material.names).test.files
+    for file in held_out:
+        Image.new("RGB", (900, 900)).save(file)
+    assert as_material(photos).look()[0] < 900 and len(held_out) == 6
+    for file in photos.rglob("*.*g"):
+        if file not in held_out:
+            file.write_text("broken")
+    with pytest.raises(UserError, match="No file"):
+        as_material(photos).look()
+    for file in photos.rglob("*.*g"):
+        file.unlink()
+    with pytest.raises(UserError, match="There are no images in"):
+        as_material(photos).look()
+
+
 def test_a_folder_names_its_classes_and_is_looked_at(photos):
     material = as_material(photos)
     assert material.names == ("apple", "banana", "cherry")

@@ -77,7 +77,7 @@ REFUSED = [
     (no_images, r"has no sub-folders\. reverie expects one folder of images a class"),
     (images_without_folders, r"has no sub-folders\. reverie expects one folder of images a class"),
     (one_image, r"Class 'banana' in .* has a single image"),
-    (all_corrupt, r"Class 'banana' in .* has no training image that can be read"),
+    (all_corrupt, r"Class 'banana' in .* has no images that can be read"),
     (link_to_itself, r"again is a link back to .*photos, in which it lies\. Remove the link"),
     (link_upwards, r"again is a link back to .*, in which it lies\. Remove the link"),
 ]
