@@ -165,20 +165,21 @@ def test_no_data_is_told_once_and_ends_the_table_without_a_trace(tmp_path):
     assert not (tmp_path / "table").exists()  # nothing is left behind
 
 
-def test_a_row_that_cannot_work_is_reported_and_the_others_go_on(tmp_path):
-    """Nothing can be dreamed from a network without statistics."""
-    changes = ["net.name=torchvision/alexnet", "data.size=64", "train.epochs=1", "stream.take=1", "dream.steps=2"]
-    wanted = Plan.make(grid.entries_for("digits-5", ["abd", "base"], False), [0], "paper", changes, tmp_path)
+def test_a_run_that_is_refused_is_reported_and_the_others_go_on(tmp_path):
+    """Here because somebody else is at work in its folder; before anything is begun in it."""
+    wanted = plan(tmp_path, ["abd", "base"], upper_bound=False)
+    abd = next(run for run in wanted.runs if run.entry.method == "abd")
     told = []
 
     class Failing(GridObserver):
         def run_fails(self, worker, state):
-            told.append((worker.run.entry.method, worker.tail()[-1]))
+            told.append((worker.run, worker.tail()[-1]))
 
-    state = grid.train(wanted, Place(device="cpu"), Failing())
+    with abd.folder.lock():
+        state = grid.train(wanted, Place(device="cpu"), Failing())
     assert [run.entry.method for run in state.finished] == ["base"]
-    assert [method for method, _ in told] == ["abd"] and "torchvision/alexnet" in told[0][1]
-    assert [*(tmp_path / grid.LOGS).glob("*abd*")]
+    assert [run for run, _ in told] == [abd] and "Another process is at work" in told[0][1]
+    assert (tmp_path / grid.LOGS / f"{abd.name}.log").is_file()
 
 
 def test_a_table_is_of_one_data_set(tmp_path, photos):
