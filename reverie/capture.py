@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -113,7 +114,9 @@ def _strands(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream
 def _no_waiting() -> Iterator[None]:
     """Inside, a step that waits for the device is refused, with a clearer message than capture would give."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # is a prototype, says torch
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
