@@ -70,7 +70,9 @@ def compiling_ahead(config: Config, device: torch.device) -> Iterator[Ahead | No
 def compile_share(config: Config, device: torch.device, number: int) -> str | None:
     """The name of the second task's phase of which a share was compiled, if there was one to be."""
     place, share = divmod(number, SHARES)
-    learner, phases = bench.at_task(config, runs.make_stream(config, bench.noise(config)), 1, device)
+    stream = runs.make_stream(config, bench.noise(config))
+    learner, phases = bench.at_task(config, stream, 1, device)
+    learner.engine.repeats = len(stream)
     phase = next(itertools.islice(phases, place, None), None)
     if phase is None or not learner.engine.compiles(phase):
         return None

@@ -28,7 +28,7 @@ from reverie.seeding import derive
 log = logging.getLogger("reverie")
 Snapshot = dict[str, Any]
 Precision = Literal["fp32", "tf32", "bf16"]
-PAYS_FROM = 1000  # steps in a phase; compiling takes up to a minute, once
+PAYS_FROM = 20_000  # steps: compiling takes up to a minute for a small network, and brings 1 to 3 ms a step
 
 
 class Observer:
@@ -51,8 +51,10 @@ class Engine:
 
     `precision`: `bf16` computes networks in mixed precision, losses and dreams in single; `tf32` lets the GPU round the
     factors of products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked parts go through
-    torch.compile; left open, in phases that are long enough for it to pay.
+    torch.compile; left open, where there are steps enough for it to pay.
     """
+
+    repeats = 1  # how often a phase of the same kind is run: in an experiment, once for each task
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Engine:
             _Loop(self, phase, seed, observer or Observer()).run(start)
 
     def compiles(self, phase: Phase) -> bool:
-        return self.compile and phase.total_steps >= self.compile_from
+        return self.compile and phase.total_steps * self.repeats >= self.compile_from
 
     def switches(self) -> dict[str, Any]:
         return {"precision": self.precision, "capture": self.capture, "compile": self.compile}

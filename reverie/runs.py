@@ -380,7 +380,9 @@ class _Run:
         return result
 
     def _new_learner(self) -> TaskLearner:
-        return TaskLearner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
+        learner = TaskLearner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
+        learner.engine.repeats = len(self.stream)
+        return learner
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

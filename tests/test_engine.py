@@ -314,11 +314,13 @@ def test_capture_without_a_gpu_is_a_persons_mistake():
         Engine(CPU, capture=True)
 
 
-def test_short_phases_are_not_compiled_unless_asked_for():
-    long, short = phase(net(), epochs=200), phase(net())
+def test_few_steps_are_not_compiled_unless_asked_for():
+    long, short = phase(net(), epochs=4000), phase(net(), epochs=400)
     auto = Engine(CPU)
     auto.compile = True
     assert auto.compiles(long)
     assert not auto.compiles(short)
+    auto.repeats = 10
+    assert auto.compiles(short)
     assert Engine(CPU, compile=True).compiles(short)
     assert not Engine(CPU).compiles(long)
