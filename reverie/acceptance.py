@@ -222,7 +222,7 @@ def judge(
             if right is not None:
                 errors = _error(seen_sure, seen == right), _error(sure[rows], guess[rows] == right)
                 calibration.append(Calibration(CHECK, *errors))
-    verdict, reasons = _verdict(new, refined, on_dreams, on_check, names[:old])
+    verdict, reasons = _verdict(new, refined, on_dreams, on_check, check_accuracy, names[:old])
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
@@ -340,37 +340,42 @@ def _verdict(
     refined: Accuracy | None,
     dreams: Comparison | None,
     check: Comparison | None,
+    check_accuracy: Accuracy | None,
     old: Sequence[str],
 ) -> tuple[Verdict, list[str]]:
     """`RULE`, applied."""
     reasons: list[str] = []
     rejected = False
 
-    def want(share: float, bounds: tuple[float, float], said: str) -> None:
+    def want(share: float, images: int, bounds: tuple[float, float], said: str) -> None:
         nonlocal rejected
         if share < bounds[0]:
-            reasons.append(f"{said}: {_percent(share)}, wanted {bounds[0]:.0%}")
-            rejected = rejected or share < bounds[1]
+            reasons.append(f"{said}: {_percent(share)} of {images}, wanted {bounds[0]:.0%}")
+            rejected = rejected or (share < bounds[1] and images >= FEW)
 
     for figure, said in ((new, "held-out new images"), (refined, "held-out further images")):
         if figure:
-            want(figure.accuracy, NEW_ACCURACY, f"{said} named rightly")
+            want(figure.accuracy, figure.images, NEW_ACCURACY, f"{said} named rightly")
             if figure.images < FEW:
                 reasons.append(f"only {figure.images} {said}")
     if dreams:
-        want(dreams.agreement, AGREEMENT, "dreams named as before")
+        want(dreams.agreement, dreams.images, AGREEMENT, "dreams named as before")
         judged = {share.name for share in dreams.by_class if share.images >= FEW_OF_CLASS}
         unseen = [name for name in old if name not in judged]
         if unseen:
             reasons.append(f"too few dreams of {_some(unseen)}")
     if check and check.negative_flips is not None:
-        want(1 - check.negative_flips, UNFLIPPED, "check images without a negative flip")
+        want(1 - check.negative_flips, check.images, UNFLIPPED, "check images without a negative flip")
     elif check:
-        want(check.agreement, AGREEMENT, "check images named as before")
+        want(check.agreement, check.images, AGREEMENT, "check images named as before")
+    if check and not dreams and check.images < FEW:
+        reasons.append(f"only {check.images} check images of old classes")
     if old and not dreams and not check:
         reasons.append("neither dreams nor check images tell how the old classes fare")
+    if new and not old and len(new.by_class) == 1:
+        reasons.append("one class alone: there is nothing yet to tell it from")
     held_out = ((new, "held-out images"), (refined, "held-out further images"))
-    for judged_on, said in (*held_out, (dreams, "dreams"), (check, "check images")):
+    for judged_on, said in (*held_out, (dreams, "dreams"), (check_accuracy or check, "check images")):
         shares = judged_on.by_class if judged_on else ()
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.images >= FEW_OF_CLASS]
         if weak:

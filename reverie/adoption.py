@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from reverie import provenance
-from reverie.config import Config, DataConfig, NetConfig
-from reverie.defaults import ADOPTED
+from reverie.config import ADOPTED, Config, DataConfig, NetConfig
 from reverie.errors import UserError, explaining
 from reverie.learner import TaskLearner
 from reverie.methods.base import Keeps, count_bytes
@@ -18,7 +17,7 @@ from reverie.nets import adopt as nets
 from reverie.nets import library
 from reverie.nets.backbone import LIBRARIES
 from reverie.nets.classifier import Classifier
-from reverie.nets.weights import load_weights, read_weights
+from reverie.nets.weights import fingerprint, load_weights, read_weights
 
 
 def adopt_file(
@@ -49,7 +48,9 @@ def adopt_file(
     if rows is not None and len(rows) != len(classes):
         raise UserError(f"The weights in {file} are for {len(rows)} classes, but there are {len(classes)} class names.")
     load_weights(module, weights, file)
-    return begin(nets.adopt(module, classes, mean, std, size, architecture=wanted), file.name, device)
+    learner = begin(nets.adopt(module, classes, mean, std, size, architecture=wanted), file.name, device)
+    learner.ledger[-1]["fingerprint"] = fingerprint(file)
+    return learner
 
 
 @explaining("read", "Choose another file of class names.")

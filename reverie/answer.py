@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie import classes
 from reverie.data.decode import NotAnImage, by_threads, decode
-from reverie.data.folder import Progress, files_below, folders_in
+from reverie.data.folder import Progress, class_folders, files_below
 from reverie.data.images import Images, images_at_once
 from reverie.errors import UserError, did_you_mean, explaining
 from reverie.learner import TaskLearner
@@ -54,6 +54,8 @@ def predict(
     `images` are files and folders (all files below are read), or pixels as `TaskLearner.predict` takes them. An answer
     is rejected where even the likeliest class is less probable than `reject`.
     """
+    if top < 1:
+        raise UserError(f"At least one name is asked for, not {top}.")
     reader: _Files | _Pixels
     if isinstance(images, Path | Sequence):
         files = find_images([images] if isinstance(images, Path | str) else images)
@@ -163,6 +165,9 @@ def evaluate(
     class are left aside, and named.
     """
     names, files, unknown = learner.classifier.class_names, list[Path](), dict[str, int]()
+    new = [new] if isinstance(new, str) else new
+    if strange := sorted({*(new or ())} - {*names}):
+        raise UserError(f"The model does not know {strange[0]!r}.{did_you_mean(strange[0], names)}")
     reader: _Files | _Pixels
     if isinstance(labelled, Path | str):
         files, labels, unknown = _labelled_files(Path(labelled), names)
@@ -192,7 +197,7 @@ def _labelled_files(root: Path, names: Sequence[str]) -> tuple[list[Path], list[
     """Files and their labels, and the folders of no class with the number of their files."""
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give one with a folder of images for each class.")
-    found = {folder.name: files_below(folder) for folder in folders_in(root)}
+    found = {folder.name: files_below(folder) for folder in class_folders(root)}
     unknown = {name: len(files) for name, files in found.items() if name not in names}
     if not found.keys() - unknown:
         inner = next((f" Did you mean {root / name}?" for name in ("test", "val") if name in found), "")

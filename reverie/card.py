@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from reverie.config import ADOPTED
 from reverie.errors import UserError
 from reverie.nets import count_parameters
 from reverie.version import __version__
@@ -39,8 +40,7 @@ def card(model: SavedModel) -> str:
     about = [
         f"# A classifier of {classifier.seen} classes, made with reverie {__version__}",
         "",
-        f"{plain(config.net.name)}, {count_parameters(classifier):,} parameters; learned last with the method "
-        f"`{config.method}`, recipe `{config.recipe}`, seed {config.seed}.",
+        f"{plain(config.net.name)}, {count_parameters(classifier):,} parameters; {_taught(model)}.",
         f"Input: {shape.size}×{shape.size} pixels, {shape.channels} channel(s), scaled to 0..1, then (x - mean) / "
         f"deviation with mean {list(shape.mean)} and deviation {list(shape.deviation)}.",
         "",
@@ -54,6 +54,13 @@ def card(model: SavedModel) -> str:
     if model.rejection is not None:
         about += [f'With `--reject`, answers of a confidence below {model.rejection:.3f} are "none of these".', ""]
     return "\n".join([*head, *about, *_acceptance(model), *_ledger(model), ""])
+
+
+def _taught(model: SavedModel) -> str:
+    config = model.config
+    if config.preset == ADOPTED:
+        return "adopted as somebody else trained it, and taught nothing since"
+    return f"learned last with the method `{config.method}`, recipe `{config.recipe}`, seed {config.seed}"
 
 
 def plain(text: Any) -> str:
@@ -110,7 +117,7 @@ def _step(number: int, entry: Mapping[str, Any]) -> list[str]:
     return [
         str(number),
         plain(str(entry.get("date", DASH))[:10]),
-        plain(entry.get("source", DASH)),
+        plain(f"{entry.get('source', DASH)}" + (f", weights {entry['weights']}" if "weights" in entry else "")),
         f"{plain(entry['action'])}: {classes}" if "action" in entry else classes,
         _images(entry),
         plain(entry.get("fingerprint", DASH)),

@@ -26,10 +26,13 @@ from reverie.errors import UserError, did_you_mean, explaining
 
 Recipe = Literal["paper", "released"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
+ADOPTED = "adopted"  # the preset of a network that somebody else trained
 
 # What the released code does otherwise, whatever the data set and the method. Values of a data set stand in its preset
 # under `recipes`, values of a method in the method's own file (`Method.released`). docs/method.md lists them all.
 RELEASED: dict[str, Any] = {"net": {"head": "all"}, "dream": {"life": "carried"}}
+
+WEIGHTS = ("cross_entropy", "distillation", "fine_tuning", "relations")  # of losses, as methods' options call them
 
 
 def check(right: bool, key: str, value: Any, wanted: str) -> None:
@@ -271,8 +274,19 @@ def compose(
         _refuse_unknown_keys(layer, found.Options, method, origin)
         _merge(merged, layer)
     chosen = build(found.Options, merged.pop("method", {}), "method.")
+    options = _plain(dataclasses.asdict(chosen))
+    _check_options(options)
     header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
-    return build(Config, {**merged, **header, "options": _plain(dataclasses.asdict(chosen))}, "")
+    return build(Config, {**merged, **header, "options": options}, "")
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """What holds whichever method's they are; the rest, its own class checks."""
+    for name, value in options.items():
+        if isinstance(value, int | float) and name == "temperature":
+            check(value > 0, f"method.{name}", value, "above 0")
+        elif isinstance(value, int | float) and name in WEIGHTS:
+            check(value >= 0, f"method.{name}", value, "0 or more")
 
 
 def _without(sections: Mapping[str, Mapping[str, Any]], said: Sequence[Any]) -> dict[str, Any]:

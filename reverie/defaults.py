@@ -13,7 +13,6 @@ from reverie.errors import UserError
 from reverie.methods import find_method
 
 PRESET = "learn"  # the name of a configuration that these rules made
-ADOPTED = "adopted"  # and of one that somebody else's network came with
 SIZES = (8, 16, 32, 64)  # pixels a side
 LARGE_SIZES = (*SIZES, 128, 224)  # for networks that were made for large images
 SMALL = 16  # pixels a side; up to here a smaller network, a smaller dreamer and fewer steps will do

@@ -6,9 +6,9 @@ import ctypes
 import io
 import json
 import os
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,18 +21,20 @@ SCRATCH = ".reverie-"  # how the name of everything begins that is not yet whole
 
 
 def write_bytes(file: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, then take its place in one move."""
+    """Write beside the file, flush to the disk, then take its place in one move. Who may read it stays as it is."""
+    file = _behind_links(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f"{SCRATCH}{file.name}-")
+    scratch = _beside(file)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with scratch.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(file)
+        if file.exists():
+            shutil.copymode(file, scratch)
+        scratch.replace(file)
     except BaseException:
-        Path(scratch).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
         raise
     _sync_folder(file.parent)
 
@@ -79,19 +81,23 @@ def read_state(file: Path) -> dict[str, Any]:
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder whole: `fill` writes into a scratch folder that then takes its place."""
+    folder = _behind_links(folder)
     above = [parent for parent in folder.absolute().parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-"))
+    scratch = _beside(folder)
+    scratch.mkdir()
     try:
-        scratch.chmod(0o755)
         fill(scratch)
+        for new in (scratch, *scratch.rglob("*")):
+            if (old := folder / new.relative_to(scratch)).exists():
+                shutil.copymode(old, new)
         if not folder.exists():
             scratch.replace(folder)
         elif not _exchange(scratch, folder):
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{SCRATCH}{folder.name}-old-"))
-            folder.replace(old / "old")
+            aside = _beside(folder)
+            folder.replace(aside)
             scratch.replace(folder)
-            shutil.rmtree(old)
+            shutil.rmtree(aside)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         for parent in above:
@@ -100,6 +106,16 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         raise
     shutil.rmtree(scratch, ignore_errors=True)  # what was there before
     _sync_folder(folder.parent)
+
+
+def _beside(place: Path) -> Path:
+    """A name for what is to take that place. What is made under it can be read by whom the system's mask lets read."""
+    return place.with_name(f"{SCRATCH}{place.name}-{secrets.token_hex(4)}")
+
+
+def _behind_links(place: Path) -> Path:
+    """Where a link leads to: it is what changes, and the link stays."""
+    return place.resolve() if place.is_symlink() else place
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -84,7 +84,7 @@ def facts(model: SavedModel) -> dict[str, str]:
     """What stands in the file beside the network, for those who serve it."""
     shape = model.classifier.preprocessing
     stated = {
-        "classes": json.dumps(model.classifier.class_names, ensure_ascii=False),
+        "classes": _json(model.classifier.class_names),
         "size": str(shape.size),
         "mode": "L" if shape.channels == 1 else "RGB",
         "input": f"uint8 [images, {shape.size}, {shape.size}, {shape.channels}], pixels from 0 to 255",
@@ -92,6 +92,16 @@ def facts(model: SavedModel) -> dict[str, str]:
         "reverie": __version__,
     }
     return stated if model.rejection is None else {**stated, "rejection": str(model.rejection)}
+
+
+def _json(content: Any) -> str:
+    """Legible, unless a folder's name gave a class one that is no text."""
+    text = json.dumps(content, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(content)
+    return text
 
 
 Ask = Callable[[Tensor], Tensor]  # pixels in, probabilities out
@@ -138,7 +148,7 @@ def _onnx(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask | None]:
 def _torch(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask]:
     buffer = io.BytesIO()
     with _silence():
-        torch.export.save(_traced(served), buffer, extra_files={"reverie.json": json.dumps(stated, ensure_ascii=False)})
+        torch.export.save(_traced(served), buffer, extra_files={"reverie.json": _json(stated)})
         ask: Any = torch.export.load(io.BytesIO(buffer.getvalue())).module()
     return buffer.getvalue(), ask
 

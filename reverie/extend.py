@@ -22,8 +22,8 @@ from torch import Tensor
 
 from reverie import defaults, provenance
 from reverie.acceptance import Acceptance, judge
-from reverie.config import AugmentConfig, Config, DataConfig, build
-from reverie.data.folder import Progress, files_below, folders_in, readable
+from reverie.config import ADOPTED, AugmentConfig, Config, DataConfig, build
+from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images, pixel_statistics
 from reverie.data.material import Material, in_channels, sort_names
 from reverie.data.stream import Task
@@ -35,7 +35,7 @@ from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.nets import Architecture, library
 from reverie.nets.classifier import ImageStatistics, Preprocessing
-from reverie.nets.weights import load_backbone
+from reverie.nets.weights import fingerprint, load_backbone
 from reverie.phase import Phase
 
 log = logging.getLogger("reverie")
@@ -174,7 +174,7 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
         size, net, augment = before.classifier.preprocessing.size, before.config.net.name, before.config.augment
         if (wish.data.size or size, said_net or net) != (size, net):
             raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave size and net out.")
-    if before is None or before.config.preset == defaults.ADOPTED:  # of which nobody knows how it was trained
+    if before is None or before.config.preset == ADOPTED:  # of which nobody knows how it was trained
         augment = defaults.choose_augmentation(size, colourful)
     dataset = material.read(wish.data, size, {*new, *refined}, progress)
     config = defaults.choose(
@@ -299,6 +299,7 @@ def learn(
     checkpoint: Checkpoint | None = None,
 ) -> tuple[SavedModel, Acceptance]:
     """The model after the step, and the report on it. The model before is left as it is."""
+    weights = {"weights": step.weights.name, "weights_sha256": fingerprint(step.weights)} if step.weights else {}
     learner = step.learner(device)
     if checkpoint is not None:
         learner.prepare(checkpoint.state, known=len(step.known))
@@ -316,6 +317,7 @@ def learn(
         "held_out": step.counts(step.held_out),
         "refined": list(step.refined),
         "fingerprint": step.fingerprint,
+        **weights,
     }
     threshold = rejection_threshold(learner, step.held_out, taker.dreams)
     classifier = learner.classifier.cpu()
@@ -334,24 +336,36 @@ def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Tensor |
 
 @explaining("read", "Change its permissions, or choose another folder.")
 def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Images:
-    """Images to compare the models on: in class folders, or all in one, without labels (-1).
+    """Images to compare the models on: in class folders, or anyhow, without labels (-1).
 
     Files that cannot be read, and folders of classes that the model will not know, are named and left aside.
     """
     names, shape = [*step.known, *step.new], step.preprocessing
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder} to check the model on.")
-    if classes := folders_in(folder):
-        known = [inner for inner in classes if inner.name in names]
-        files = [(file, names.index(inner.name)) for inner in known for file in files_below(inner)]
-        if known and (strange := [inner.name for inner in classes if inner.name not in names]):
-            log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
+    classes = [inner.name for inner in folders_in(folder)]
+    known = [name for name in classes if name in names]
+    strange = [name for name in classes if name not in names]
+    if not known and (parts := [name for name in ("test", "val") if name in strange]):
+        raise UserError(f"No folder in {folder} bears the name of a class. Did you mean {folder / parts[0]}?")
+    if known:
+        files = [
+            (file, names.index(inner.name))
+            for inner in class_folders(folder)
+            if inner.name in known
+            for file in files_below(inner)
+        ]
     else:
         files = [(file, -1) for file in files_below(folder)]
+        if step.before is None:
+            log.warning("A first model has none before it to be compared with; images without classes tell nothing.")
+    if known and strange:
+        log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
+    elif strange:
+        log.warning("No folder in %s bears the name of a class, so its images count as unlabelled.", folder)
     images = readable(files, shape.size, progress)
     if not len(images):
-        inner = next((f" Did you mean {folder / name}?" for name in ("test", "val") if (folder / name).is_dir()), "")
-        raise UserError(f"There are no images in {folder} that the model could be checked on.{inner}")
+        raise UserError(f"There are no images in {folder} that the model could be checked on.")
     return in_channels(images, shape.channels)
 
 

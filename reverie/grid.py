@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,9 @@ from statistics import mean
 from typing import Any
 
 from reverie import disk, paper, provenance, results, runs, tables
-from reverie.config import Config, DataConfig, Recipe
+from reverie.config import Config, DataConfig, Recipe, parse_setting
 from reverie.data import sources
+from reverie.data.stream import task_sizes
 from reverie.engine import find_device
 from reverie.errors import Interrupted, UserError
 from reverie.first_task import FOUND
@@ -32,6 +33,7 @@ from reverie.tables import Row, Section
 from reverie.version import __version__
 
 UPPER_BOUND = "joint"
+CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100}  # of data sets that nobody has a part of
 LOGS = "logs"
 _POLL_SECONDS = 0.2
 _TAIL = 12  # lines of a dead worker's log
@@ -81,14 +83,36 @@ class Plan:
         """Looks at everything that can be wrong with any of them before the first is begun."""
         made = []
         for entry in dict.fromkeys(entries):
+            _refuse_what_makes_the_row(entry, settings)
             common = [text for text in settings if entry.method != UPPER_BOUND or not text.startswith("method.")]
             chosen = (*entry.settings, *common)
             for seed in dict.fromkeys(seeds):
                 config = runs.configure(entry.preset, entry.method, seed=seed, recipe=recipe, settings=chosen)
+                _try_split(config)
                 folder = RunFolder(out / runs.folder_name(config, chosen))
                 folder.refuse_others(config)
                 made.append(PlannedRun(entry, config, chosen, folder))
         return cls(made, tuple(dict.fromkeys(seeds)), recipe, tuple(settings), out)
+
+
+def _refuse_what_makes_the_row(entry: Entry, settings: Sequence[str]) -> None:
+    """A row that has another value than its title says would stand beside a figure that is not its own."""
+    twice = _keys(entry.settings) & _keys(settings)
+    if twice:
+        raise UserError(f"--set {min(twice)} cannot be for all rows: it is what makes the row {entry.name!r}.")
+
+
+def _keys(settings: Sequence[str]) -> set[str]:
+    """`train.epochs` of `train.epochs=5`, and of `train={epochs: 5}`."""
+    sections = [(name, keys) for text in settings for name, keys in parse_setting(text).items()]
+    return {f"{name}.{key}" for name, keys in sections if isinstance(keys, Mapping) for key in keys}
+
+
+def _try_split(config: Config) -> None:
+    """Can the classes be cut into such tasks? Where anybody may have other classes, reading tells."""
+    count = CLASSES.get(config.data.source)
+    if count is not None:
+        task_sizes(config.stream.split, len(runs.choose_classes(config, count)))
 
 
 def entries_for(preset: str, methods: Sequence[str], upper_bound: bool = True) -> list[Entry]:
@@ -102,9 +126,13 @@ def entries_of_paper(
     table: paper.PaperTable, presets: Sequence[str], methods: Sequence[str], upper_bound: bool = True
 ) -> tuple[list[Entry], list[str]]:
     """The rows of a table of the paper; and a line for each that cannot be run here."""
-    unknown = {*presets, *methods} - {*table.presets} - {row.method for row in table.rows}
-    if unknown:
-        raise UserError(f"The paper's table {table.name!r} has no {min(unknown)!r}.")
+    for kind, wanted, known in (
+        ("preset", presets, table.presets),
+        ("method", methods, [row.method for row in table.rows]),
+    ):
+        unknown = {*wanted} - {*known}
+        if unknown:
+            raise UserError(f"The paper's table {table.name!r} has no {kind} {min(unknown)!r}.")
     entries, missing = [], []
     for preset in presets or table.presets:
         rows = [row for row in table.rows if row.preset == preset and (not methods or row.method in methods)]
@@ -297,7 +325,8 @@ def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
     state.running.remove(worker)
     if worker.run.folder.finished:
         state.finished.append(worker.run)
-        state.note(worker.run, worker.seconds)
+        spent = _spent(results.refreshed(worker.run.folder, worker.run.config))
+        state.note(worker.run, max(spent, worker.seconds))  # the worker may have gone on where another was stopped
         observer.run_ends(worker.run, worker.seconds, state)
         return
     state.failed.append(worker.run)
@@ -350,7 +379,7 @@ def sections(plan: Plan, finished: Sequence[PlannedRun]) -> list[Section]:
     for preset in dict.fromkeys(run.entry.preset for run in plan.runs):
         rows = []
         for entry in dict.fromkeys(run.entry for run in plan.runs if run.entry.preset == preset):
-            its = [run for run in finished if run.entry == entry]
+            its = sorted((run for run in finished if run.entry == entry), key=lambda run: run.config.seed)
             found = [results.refreshed(run.folder, run.config) for run in its]
             if found:
                 rows.append(Row(entry.name, found, tables.paper_row(its[0].config)))

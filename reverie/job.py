@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +15,12 @@ from reverie.config import Config
 from reverie.data.folder import Progress
 from reverie.data.material import as_material
 from reverie.engine import find_device
-from reverie.errors import Diverged, UserError, explaining
+from reverie.errors import Diverged, UserError
 from reverie.extend import Step, Wish
 from reverie.journal import Journal, RunFolder, locked, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several
 from reverie.model_io import SavedModel
+from reverie.nets.weights import fingerprint
 
 
 def learn_folder(
@@ -138,13 +138,7 @@ def _asked(step: Step, wish: Wish, old: Path | None) -> dict[str, Any]:
         "the method": wish.method,
         "the seed": wish.seed,
         "the settings": list(wish.settings),
-        "the weights": _digest(wish.weights) if wish.weights else None,
+        "the weights": fingerprint(wish.weights) if wish.weights else None,
         "the budget": wish.budget,
         "the rule for known classes": wish.on_known_class,
     }
-
-
-@explaining("read", "Choose another file of weights.")
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

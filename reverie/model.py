@@ -115,6 +115,8 @@ class Learner:
         weights = None if self._saved else self._weights
         wish = Wish(self.method, self.seed, settings, weights, seconds, on_known_class)
         step = extend.plan(self._saved, as_material(material, names, wish.data.holdout), wish)
+        if not isinstance(check, str | Path | None):
+            raise UserError(f"Images to check the model on are a folder, not {type(check).__name__}.")
         to_check = extend.read_check(Path(check), step) if check else None
         if wish.budget:
             step = extend.within(wish.budget, step, self.device)
@@ -125,7 +127,7 @@ class Learner:
         return report
 
     def predict(self, images: Any, *, top: int = 1, reject: bool | float = False) -> list[Answer]:
-        """The names that fit best, for files, folders, or images such as `learn` takes.
+        """The names that fit best, for files, folders, or images: arrays, tensors or PIL images, one or many.
 
         With `reject`, answers less sure than the model's threshold, or the one given, are marked as rejected.
         """
@@ -173,6 +175,8 @@ class Learner:
             return images
         parts = [as_pixels(item) for item in listed]
         pixels = [image for part in parts for image in (part if part.ndim == 4 else [part])]
+        if not pixels:
+            raise UserError("There are no images.")
         shape, rows = self.saved.classifier.preprocessing, torch.arange(len(pixels))
         return in_channels(MemoryImages(fitted(pixels, shape.size), rows), shape.channels).read(rows)
 

@@ -26,6 +26,7 @@ from reverie.config import Config
 from reverie.errors import UserError, explaining
 from reverie.nets import Architecture, make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.weights import as_state_of
 from reverie.version import __version__
 
 SCHEMA = 2
@@ -229,8 +230,23 @@ def _classifier(
     backbone = make_backbone(Architecture.from_dict(settings["architecture"]), preprocessing.channels, build=build)
     classifier = Classifier(backbone, preprocessing, config.seed, rows)
     classifier.grow(settings["classes"])
-    classifier.load_state_dict(weights)
+    state = as_state_of(classifier, weights)
+    if build is not None and backbone.architecture.family == "own":
+        _refuse_another_network(classifier, state)
+    classifier.load_state_dict(state)
     return classifier
+
+
+def _refuse_another_network(classifier: Classifier, state: Mapping[str, Tensor]) -> None:
+    """The files are as they were written, so it is the function that makes something else now."""
+    ours = {name: list(tensor.shape) for name, tensor in classifier.state_dict().items()}
+    theirs = {name: list(tensor.shape) for name, tensor in state.items()}
+    for name in (name for name in (*theirs, *ours) if theirs.get(name) != ours.get(name)):
+        was, now = (shapes.get(name, "not there") for shapes in (theirs, ours))
+        raise UserError(
+            f"The function given as `build` does not build the network that was saved: "
+            f"{name.removeprefix('backbone.body.')} was {was} and is {now}."
+        )
 
 
 @contextmanager

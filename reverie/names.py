@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from reverie.errors import UserError
 
 
+def in_order(names: Iterable[object]) -> list[Any]:
+    """By label: from a list, or from a mapping of labels to names, as configurations of networks have it."""
+    if isinstance(names, str):
+        raise UserError(f"Class names are a list, not one text: {names!r}.")
+    if not isinstance(names, Mapping):
+        return [*names]
+    by_label = {str(label): name for label, name in names.items()}
+    if {*by_label} != {str(label) for label in range(len(names))}:
+        raise UserError("A mapping of class names leads from each label, 0, 1, 2 and so on, to its name.")
+    return [by_label[str(label)] for label in range(len(names))]
+
+
 def checked(names: Iterable[object]) -> list[str]:
     """As text. Empty names, spaces at an end, and names given twice are refused."""
-    texts = [str(name) for name in names]
+    texts = [str(name) for name in in_order(names)]
     for place, name in enumerate(texts):
         if not name.strip() or name != name.strip():
             raise UserError(f"The class name {name!r} is empty, or begins or ends with a space. Rename it.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +29,8 @@ def dream_sheet(dreams: Dreams, confidences: bool = False) -> bytes:
     """
     size = dreams.pixels.shape[-1] * max(1, SHEET_TILE // dreams.pixels.shape[-1])
     gap, margin = 2, 8
-    font, small = ImageFont.load_default(size=14), ImageFont.load_default(size=10)
-    names = dreams.class_names[:SHEET_ROWS]
+    font, small = _font(14), _font(10)
+    names = [_drawable(name, number, font) for number, name in enumerate(dreams.class_names[:SHEET_ROWS], start=1)]
     left = max(int(font.getlength(name)) for name in names) + 2 * margin
     height = size + gap + (14 if confidences else 0)
     width = left + dreams.per_class * (size + gap) + margin
@@ -48,6 +50,23 @@ def dream_sheet(dreams: Dreams, confidences: bool = False) -> bytes:
         if confidences and not len(images):
             draw.text((left, top + size // 2), "nothing dreamed", "#999999", font, anchor="lm")
     return _png(sheet)
+
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def _font(size: int) -> Font:
+    """One that comes with matplotlib and has the letters of many languages; Pillow's own has those of English."""
+    found = importlib.util.find_spec("matplotlib")
+    file = Path(found.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf" if found and found.origin else Path()
+    return ImageFont.truetype(file, size) if file.is_file() else ImageFont.load_default(size)
+
+
+def _drawable(name: str, number: int, font: Font) -> str:
+    """The name, or its number among the classes where the font would show boxes alone."""
+    box = bytes(font.getmask("\uffff"))
+    strange = any(bytes(font.getmask(letter)) == box for letter in name if letter.isprintable() and letter != " ")
+    return f"class {number}" if strange else name
 
 
 def accuracy_plot(curves: Mapping[str, Sequence[Sequence[float]]], title: str) -> bytes:

@@ -15,6 +15,7 @@ from rich.text import Text
 from reverie import disk
 from reverie.engine import Snapshot
 from reverie.grid import GridObserver, PlannedRun, State, Worker
+from reverie.learner import TaskLearner
 from reverie.phase import Phase
 from reverie.runs import RunObserver
 
@@ -29,6 +30,7 @@ class ConsoleProgress(RunObserver):
         self._bar: TaskID | None = None
         self._where = ""
         self._phase: tuple[Phase, int] | None = None  # and how many of its steps were done when it began
+        self._asked: Phase | None = None  # for which others were asked what they know of it
         self._began = self._phase_began = self._said = time.monotonic()
         self._tasks = 0
         self._took: list[float] = []  # seconds of tasks after the first, which is shorter than the others
@@ -41,8 +43,14 @@ class ConsoleProgress(RunObserver):
         self._where, self._tasks = f"task {index + 1}/{count}", count
         self._began = time.monotonic()
 
+    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> None:
+        """Knows of none. Asked only where the run has no checkpoint of its own inside the phase."""
+        self._asked = phase
+
     def phase_begins(self, phase: Phase, done: int) -> None:
-        if done:
+        if done and phase is self._asked:
+            self._say(f"{self._where} {phase.name} is taken from another run that has trained it")
+        elif done:
             self._say(f"{self._where} {phase.name} goes on at step {done} of {phase.total_steps}")
         self._phase = phase, done
         self._phase_began = time.monotonic()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -122,8 +124,18 @@ def _deciding(result: Result) -> dict[str, Any]:
 
 
 def method_title(name: str) -> str:
-    """As in the paper's tables."""
-    return find_method(name).title or name
+    """As in the paper's tables, with the name beside it where a method that is listed before has the same."""
+    title = find_method(name).title or name
+    return f"{title} ({name})" if title in _titles_before(name) else title
+
+
+def _titles_before(name: str) -> set[str]:
+    """Of the methods that are listed before: reverie's own come first. One that cannot be loaded has none."""
+    found = set()
+    for other in itertools.takewhile(lambda other: other != name, method_names()):
+        with suppress(UserError):
+            found.add(find_method(other).title or other)
+    return found
 
 
 def percent(values: Sequence[float]) -> str:
@@ -164,7 +176,7 @@ class Section:
 class Cost:
     """What a method takes, mean over its runs. Time is counted from the second task on: the first is alike for all."""
 
-    seconds_a_step: float | None  # of the phase `learn`, without what it takes to compile and capture it
+    seconds_a_step: float | None  # in the same phases as the next, without what it takes to compile and capture them
     learn_seconds_a_task: float  # in all phases but the dreamer's
     dream_seconds_a_task: float
     peak_memory_bytes: float | None  # the most of all runs
@@ -179,9 +191,10 @@ class Cost:
                 parts = by_task[task]
                 dream.append(parts.get("dream", 0.0))
                 learn.append(sum(parts.values()) - dream[-1] - parts.get("evaluate", 0.0))
-                phase = result.get("phases", [{}] * len(by_task))[task].get("learn")
-                if phase is not None and "learn" in parts:
-                    steps, stepping = steps + phase["steps"], stepping + parts["learn"] - phase["setup_seconds"]
+                phases = result.get("phases", [{}] * len(by_task))[task]
+                for name, phase in phases.items():
+                    if name in parts and name != "dream":
+                        steps, stepping = steps + phase["steps"], stepping + parts[name] - phase["setup_seconds"]
         peaks = [result["peak_memory_bytes"] for result in results if result["peak_memory_bytes"] is not None]
         kept = max((entry["kept_bytes"] for result in results for entry in result["ledger"]), default=0)
         return cls(stepping / steps if steps else None, mean(learn), mean(dream), max(peaks, default=None), kept)
@@ -287,7 +300,7 @@ def size(count: float) -> str:
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -6,8 +6,9 @@ A run is handed a data set made for it: its test images are the held-out fold, a
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,19 +69,37 @@ class Tuning:
         for axis in axes:
             if axis[0].startswith(("data.", "stream.", "evaluate.")):
                 raise UserError(f"{axis[0].partition('=')[0]} decides what is judged, so it cannot be tuned.")
+        keys = [axis[0].partition("=")[0] for axis in axes]
+        for key in {key for key in keys if keys.count(key) > 1}:
+            raise UserError(f"--grid {key} is given twice; give all its values in one.")
         if self.folds < 2:
             raise UserError(f"--folds must be 2 or more, not {self.folds}.")
-        return {
+        made = {
             point: runs.configure(
                 self.preset, self.method, seed=self.seed, recipe=self.recipe, settings=[*self.settings, *point]
             )
             for point in itertools.product(*axes)
         }
+        self._refuse_twins(made)
+        return made
+
+    def _refuse_twins(self, made: Mapping[tuple[str, ...], Config]) -> None:
+        """Nothing could be chosen between points that come to the same run."""
+        known: dict[str, tuple[str, ...]] = {}
+        for point, config in made.items():
+            twin = known.setdefault(json.dumps(config.identity(), sort_keys=True), point)
+            if twin != point:
+                differing = " and ".join(f"{a} or {b}" for a, b in zip(twin, point, strict=True) if a != b)
+                raise UserError(
+                    f"{differing} is the same run: the method {self.method!r} does not use that setting, or the values "
+                    "are equal. Leave it out of --grid."
+                )
 
 
 def search(tuning: Tuning, out: Path, data: Path, device: str, following: Following, command: str) -> list[Point]:
     """Train every point on every fold, unless it is finished; best first. Writes tune.json."""
     configs = tuning.configurations()
+    _refuse_to_lose(out / "tune.json", tuning, configs)
     first = next(iter(configs.values()))
     where = find_device(device)
     dataset = sources.read(first.data, data, choose=partial(runs.choose_classes, first))
@@ -91,7 +110,8 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
         shortened = replace(config, stream=replace(config.stream, take=tasks))
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
-            folder = out / f"{runs.folder_name(config, settings)}-fold{fold + 1}of{tuning.folds}"
+            name = runs.folder_name(config, [*tuning.settings, *settings])
+            folder = out / f"{name}-fold{fold + 1}of{tuning.folds}"
             with following(f"{', '.join(settings)} fold {fold + 1}/{tuning.folds}") as observer:
                 try:
                     result = runs.execute(
@@ -111,6 +131,20 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
     facts = {"tasks": tasks, "classes": list(classes), "environment": provenance.environment(where)}
     disk.write_json(out / "tune.json", _as_json(tuning, points, command) | facts)
     return points
+
+
+def _refuse_to_lose(file: Path, tuning: Tuning, points: Collection[tuple[str, ...]]) -> None:
+    """Another search may be written down there already. One with further points tells all that it told."""
+    if not file.is_file():
+        return
+    try:
+        before = disk.read_json(file)
+        known = {tuple(point["settings"]) for point in before["points"]}
+        differing = [name for name, value in _rule(tuning).items() if before[name] != value]
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"{file} is not what a search wrote. Choose another --out.") from None
+    if differing or not known <= {*points}:
+        raise UserError(f"{file} holds another search ({', '.join(differing) or 'grid'}). Choose another --out.")
 
 
 def first_half(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], int]:
@@ -170,12 +204,18 @@ def choice(points: Sequence[Point]) -> str:
     return f"{said}, {best.mean - others[0].mean:.1f} points ahead of {', '.join(others[0].settings)}"
 
 
+def _rule(tuning: Tuning) -> dict[str, Any]:
+    """All but the grid."""
+    plain = vars(tuning) | {"settings": list(tuning.settings)}
+    del plain["grid"]
+    return plain
+
+
 def _as_json(tuning: Tuning, points: Sequence[Point], command: str) -> dict[str, Any]:
     return {
         "command": command,
-        **vars(tuning),
+        **_rule(tuning),
         "grid": list(tuning.grid),
-        "settings": list(tuning.settings),
         "chosen": list(points[0].settings) if None not in points[0].accuracies else None,
         "by": choice(points),
         "points": [{"settings": list(p.settings), "accuracies": list(p.accuracies)} for p in points],

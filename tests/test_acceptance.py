@@ -259,6 +259,36 @@ def test_an_old_class_that_is_lost_is_named_whatever_shows_it(tiny):
         assert (report.verdict, report.reasons) == ("look closer", (f"below 50% on {said}: ant",))
 
 
+def test_labelled_check_images_are_judged_by_what_is_right_not_by_what_was_said_before(tiny):
+    """The last class was always mistaken and no longer is; a new one is not known at all."""
+    before, after = learner(tiny, 2, turned=1), learner(tiny, 4)
+    pixels = torch.cat([shown(0, 100), shown(1, 100), shown(0, 10)])
+    check = MemoryImages(pixels, torch.tensor([0] * 100 + [1] * 100 + [3] * 10))
+    report = judge(before, after, MemoryImages(shown(2, 20), torch.full((20,), 2)), None, check)
+    assert report.check.agreement == 0 and report.check.negative_flips == 0
+    assert (report.verdict, report.reasons) == ("look closer", ("below 50% on check images: dog",))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_few_check_images_alone_reject_nothing(tiny, labelled):
+    lost = shown(0, 2)  # seen as 0 before, as 2 after
+    lost.flatten(1)[:, 0], lost.flatten(1)[:, 2] = 200, 255
+    check = MemoryImages(lost, torch.zeros(2, dtype=torch.long)) if labelled else lost
+    report = judge(learner(tiny, 2), learner(tiny, 3), seen(2, 20), dreams_of(0, 1), check)
+    assert report.verdict == "look closer"
+    assert "of 2, wanted" in report.reasons[0]
+    good = judge(learner(tiny, 2), learner(tiny, 3), seen(2, 20), dreams_of(0, 1), shown(0, 2))
+    assert good.verdict == "accept"
+    alone = judge(learner(tiny, 2), learner(tiny, 3), seen(2, 20), None, shown(0, 2))
+    assert (alone.verdict, alone.reasons) == ("look closer", ("only 2 check images of old classes",))
+
+
+def test_one_class_alone_is_no_reason_to_accept(tiny):
+    report = judge(None, learner(tiny, 1), seen(0, 20))
+    assert report.verdict == "look closer"
+    assert "nothing yet to tell it from" in report.reasons[0]
+
+
 @pytest.mark.parametrize(
     ("count", "dreams", "why"),
     [

@@ -1,5 +1,6 @@
 """Models that plain PyTorch trained: adopted, saved, loaded, extended, with the same answers all along."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -144,6 +145,20 @@ def test_the_ledger_says_that_the_model_was_adopted_and_that_no_image_was_seen(t
     learner.save(tmp_path / "model")
     (entry,) = json.loads((tmp_path / "model" / "ledger.json").read_text())
     assert (entry["action"], entry["source"], entry["images_seen"], entry["classes"]) == ("adopted", "Own", 0, NAMES)
+
+
+def test_a_file_can_be_known_again_and_the_card_claims_no_teaching(tmp_path):
+    from torchvision.models import mnasnet0_5
+
+    torch.save(mnasnet0_5(num_classes=3).state_dict(), tmp_path / "w.pth")
+    adopted = adopt_file("mnasnet0_5", tmp_path / "w.pth", NAMES, size=32)
+    assert adopted.ledger[0]["fingerprint"] == hashlib.sha256((tmp_path / "w.pth").read_bytes()).hexdigest()
+    adopted.save(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text("utf-8")
+    assert "adopted as somebody else trained it, and taught nothing since" in card
+    assert "learned last" not in card
+    again = model_io.load(tmp_path / "model").classifier.state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in adopted.classifier.state_dict().items())
 
 
 @pytest.mark.parametrize(

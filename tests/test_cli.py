@@ -266,7 +266,7 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["table", "digits-5", "--set", "train.epoch=1"], "Did you mean 'train.epochs'"),
         (["table", "digits-5", "--device", "abacus"], "abacus"),
         (["table", "--paper", "everything"], "there are data-free, replay"),
-        (["table", "digits-5", "--paper", "data-free"], "has no 'digits-5'"),
+        (["table", "digits-5", "--paper", "data-free"], "has no preset 'digits-5'"),
         (["tune", "digits-5"], "Missing option '--grid'"),
         (["tune", "digits-5", "--grid", "train.lr"], "--grid wants"),
         (["run", "digits-5", "--set", "engine.capture=true", "--device", "cpu"], "engine.capture needs a GPU"),

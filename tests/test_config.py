@@ -147,6 +147,26 @@ def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
         runs.configure("digits-5", "abd", settings=[setting])
 
 
+@pytest.mark.parametrize(
+    "method", [name for name in method_names() if hasattr(find_method(name).Options, "temperature")]
+)
+def test_a_temperature_is_above_0_whichever_method_it_is_of(method):
+    for wrong in ("0", "-2"):
+        with pytest.raises(UserError, match=r"method.temperature must be above 0"):
+            runs.configure("digits-5", method, settings=[f"method.temperature={wrong}"])
+    assert runs.configure("digits-5", method, settings=["method.temperature=0.5"]).options["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("lwf", "distillation"), ("abd", "fine_tuning"), ("r-dfcil", "cross_entropy"), ("r-dfcil", "relations")],
+)
+def test_the_weight_of_a_loss_may_be_0_but_not_less(method, name):
+    assert runs.configure("digits-5", method, settings=[f"method.{name}=0"]).options[name] == 0
+    with pytest.raises(UserError, match=f"method.{name} must be 0 or more"):
+        runs.configure("digits-5", method, settings=[f"method.{name}=-1"])
+
+
 def test_an_own_file_extends_a_preset(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("extends: cifar100-10\nstream: {split: 50+5x10}\ndream: {steps: 70}\n")

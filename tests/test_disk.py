@@ -102,3 +102,38 @@ def test_a_folder_takes_the_place_of_an_older_one(tmp_path, monkeypatch, system)
         disk.write_folder(tmp_path / "x", lambda folder, text=text: (folder / text).write_text(text))
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     assert [entry.name for entry in (tmp_path / "x").iterdir()] == ["2"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and masks are those of POSIX")
+def test_who_may_read_is_the_systems_and_the_persons_choice(tmp_path):
+    def fill(folder):
+        disk.write_text(folder / "a", "a")
+        disk.write_text(folder / "b", "b")
+
+    def modes(folder):
+        return [oct(entry.stat().st_mode & 0o777) for entry in (folder, *sorted(folder.iterdir()))]
+
+    before = os.umask(0o077)
+    try:
+        disk.write_folder(tmp_path / "x", fill)
+        disk.write_text(tmp_path / "y", "y")
+    finally:
+        os.umask(before)
+    assert modes(tmp_path / "x") == ["0o700", "0o600", "0o600"]
+    assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "x" / "a").chmod(0o640)
+    disk.write_folder(tmp_path / "x", fill)
+    disk.write_text(tmp_path / "y", "z")
+    assert modes(tmp_path / "x") == ["0o700", "0o640", "0o600"]
+    assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_link_leads_to_is_what_changes(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").symlink_to("text")
+    disk.write_folder(tmp_path / "link", lambda folder: disk.write_text(folder / "a", "new"))
+    disk.write_text(tmp_path / "file", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").is_symlink()
+    assert (tmp_path / "real" / "a").read_text() == (tmp_path / "text").read_text() == "new"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "link", "real", "text"]

@@ -115,6 +115,16 @@ def test_the_facts_in_the_file_are_all_that_serving_it_takes(photo_model):
     assert "rejection" not in facts(photo_model)
 
 
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_a_class_whose_name_is_no_text_is_served_all_the_same(photo_model, tmp_path, to):
+    """As Python gives the names of folders whose bytes are not UTF-8."""
+    classifier = used(make_backbone("resnet8", 3), AT_32)
+    classifier.class_names = ("tulip", "in\udcffvalid", "лилия")
+    model = SavedModel(classifier, photo_model.config, [])
+    export(model, to, tmp_path / "file")
+    assert json.loads(facts(model)["classes"]) == list(classifier.class_names)
+
+
 # --- what can go wrong
 
 

@@ -1,5 +1,6 @@
 """A step of learning: what is decided, what is refused, what comes out, and that a killed job goes on."""
 
+import hashlib
 import shutil
 
 import pytest
@@ -245,11 +246,27 @@ def test_a_check_folders_strange_classes_are_named_and_left_aside(world, tmp_pat
     assert set(extend.read_check(check, step).labels.tolist()) == {0, 4}
     assert "will not know '9'" in caplog.text
     strange = write_digits(tmp_path / "strange", (9,), 5, "test")
-    with pytest.raises(UserError, match=r"no images in .*strange that the model could be checked on"):
-        extend.read_check(strange, step)
+    assert extend.read_check(strange, step).labels.tolist() == [-1] * 5
+    assert "so its images count as unlabelled" in caplog.text
     write_digits(strange / "test", (0,), 5, "test")
     with pytest.raises(UserError, match=r"Did you mean .*strange/test\?"):
         extend.read_check(strange, step)
+
+
+def test_images_beside_the_folders_of_classes_are_counted_and_left_aside(world, tmp_path, caplog):
+    check = write_digits(tmp_path / "check", (0, 4), 5, "test")
+    shutil.copy(next((check / "0").iterdir()), check / "loose.PNG")
+    (check / "names.txt").write_text("0 4")
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
+    assert len(extend.read_check(check, step)) == 10
+    as_material(check).read(wish().data, 8, {"0", "4"})
+    assert caplog.text.count("holds 1 image(s) beside the folders of its classes") >= 2
+
+
+def test_a_first_model_has_nothing_to_be_compared_with(world, tmp_path, caplog):
+    flat = write_digits(tmp_path / "check", (0,), 5, "test") / "0"
+    extend.read_check(flat, extend.plan(None, as_material(world / "first"), wish()))
+    assert "images without classes tell nothing" in caplog.text
 
 
 def test_check_images_that_cannot_be_read_are_named_and_do_not_count(world, tmp_path, caplog):
@@ -306,3 +323,6 @@ def test_a_first_model_may_begin_with_weights_of_another(world, tmp_path):
     shape = saved.classifier.preprocessing
     assert shape.mean == (0.485, 0.456, 0.406) and shape.images is not None
     assert str(model_io.load(tmp_path / "new").classifier.backbone.architecture) == "torchvision/resnet18"
+    made_from = hashlib.sha256((tmp_path / "weights.pth").read_bytes()).hexdigest()
+    assert saved.ledger[-1]["weights"] == "weights.pth" and saved.ledger[-1]["weights_sha256"] == made_from
+    assert "weights weights.pth" in (tmp_path / "new" / "README.md").read_text("utf-8")

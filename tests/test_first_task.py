@@ -203,6 +203,11 @@ def test_abd_begins_as_all_others_do_unless_its_head_has_rows_of_future_classes(
     assert None is not released[0] != released[1] == released[2]
 
 
+@pytest.mark.parametrize("method", ["r-dfcil", "rehearsal", "lwf-coreset", "e2e", "bic"])
+def test_methods_that_keep_something_or_learn_in_two_phases_begin_as_all_others_do(tiny, key_of, method):
+    assert key_of(tiny(method)) == key_of(tiny("base"))
+
+
 def test_other_code_and_another_machine_share_nothing(tiny, key_of, monkeypatch):
     usual = key_of(tiny("base"))
     with monkeypatch.context() as patched:
@@ -371,3 +376,4 @@ def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream,
 def test_methods_of_the_paper_that_share_their_first_task():
     plain = {name for name in BUILT_IN if find_method(name).first_losses is Method.first_losses}
     assert {"joint", "base", "lwf", "lwf-synthetic", "deepinversion", "abd"} <= plain
+    assert {"r-dfcil", "rehearsal", "lwf-coreset", "e2e", "bic"} <= plain

@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from reverie import grid, paper, runs
+from reverie import grid, paper, runs, tables
 from reverie.config import preset_names
 from reverie.errors import Interrupted, UserError
 from reverie.grid import Entry, GridObserver, Place, Plan, State
@@ -44,9 +44,9 @@ def test_the_upper_bound_is_first_then_those_that_keep_nothing(tmp_path):
 
 
 def test_changes_are_in_the_folders_name_and_a_methods_options_are_not_for_the_upper_bound(tmp_path):
-    joint, abd = plan(tmp_path, ["abd"], settings=["method.distillation=1", "stream.order=[1, 0]"]).runs
-    assert abd.name == "digits-5-abd-paper-method.distillation=1,stream.order=_1,_0_-seed0"
-    assert joint.name == "digits-5-joint-paper-stream.order=_1,_0_-seed0"
+    joint, abd = plan(tmp_path, ["abd"], settings=["method.distillation=1", "stream.order=[1, 0, 3, 2, 4]"]).runs
+    assert abd.name == "digits-5-abd-paper-method.distillation=1,stream.order=_1,_0,_3,_2,_4_-seed0"
+    assert joint.name == "digits-5-joint-paper-stream.order=_1,_0,_3,_2,_4_-seed0"
     assert abd.config.reference == joint.config.reference
     long = plan(tmp_path, ["abd"], settings=[*TINY, "augment.flip=true"]).runs[0].name
     assert len(long) < 120
@@ -58,6 +58,8 @@ def test_what_is_wrong_is_told_before_anything_is_begun(tmp_path):
         plan(tmp_path, ["abdd"])
     with pytest.raises(UserError, match=r"The method 'base' has no such option"):
         plan(tmp_path, ["abd", "base"], settings=["method.distillation=1"])
+    with pytest.raises(UserError, match="10 classes cannot be cut into 20 equal tasks"):
+        plan(tmp_path, ["abd"], settings=["stream.split=20"])
     (tmp_path / "digits-5-abd-paper-seed0").mkdir()
     (tmp_path / "digits-5-abd-paper-seed0" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="not a run folder"):
@@ -71,10 +73,21 @@ def test_rows_of_the_paper_that_cannot_be_run_here_are_named(monkeypatch):
     entries, missing = grid.entries_of_paper(table, [], [])
     assert [line for line in missing if "magic is left out: There is no method 'magic'." in line]
     assert [entry.method for entry in entries][:3] == ["joint", "base", "lwf"]
-    with pytest.raises(UserError, match="has no 'digits-5'"):
+    with pytest.raises(UserError, match="has no preset 'digits-5'"):
         grid.entries_of_paper(table, ["digits-5"], [])
-    with pytest.raises(UserError, match="has no 'bic'"):
-        grid.entries_of_paper(table, [], ["bic"])
+    for wrong in ("bic", "cifar100-10"):
+        with pytest.raises(UserError, match=f"has no method '{wrong}'"):
+            grid.entries_of_paper(table, [], [wrong])
+    with pytest.raises(UserError, match="has no preset 'abd'"):
+        grid.entries_of_paper(table, ["abd"], [])
+
+
+@pytest.mark.parametrize("setting", ["method.fine_tuning=1", "method.fine_tuning =0", "method={fine_tuning: 1}"])
+def test_what_makes_a_row_of_the_paper_cannot_be_set_for_all(tmp_path, setting):
+    entries, _ = grid.entries_of_paper(paper.find_table("ablation"), [], [])
+    Plan.make(entries, [0], "paper", ["method.bn_momentum=0.2", "keep=[models]"], tmp_path)
+    with pytest.raises(UserError, match=r"--set method\.fine_tuning .* the row 'ABD, no fine-tuning of the head'"):
+        Plan.make(entries, [0], "paper", [setting], tmp_path)
 
 
 @pytest.mark.parametrize("name", paper.tables())
@@ -107,6 +120,40 @@ def test_the_time_left_is_estimated_from_what_is_finished(tmp_path):
     state.note(abd, 30)
     assert state.seconds_left(1) == 10 + 20  # base as before, lwf as the mean of all
     assert state.seconds_left(2) == 15
+
+
+def ended(run, seconds, accuracy=0.5):
+    """As a run leaves it that took so many seconds of training."""
+    run.folder.path.mkdir(parents=True)
+    metrics = dict.fromkeys(("final_accuracy", "omega", "average_incremental_accuracy", "forgetting"), accuracy)
+    facts = {"schema": 1, "upper_bound": {}, "metrics": metrics, "seed": run.config.seed, "peak_memory_bytes": None}
+    names = {"preset": run.config.preset, "method": run.config.method, "recipe": run.config.recipe, "ledger": []}
+    took = {"seconds": {"total": seconds, "by_task": [{"learn": seconds}]}}
+    run.folder.result.write_text(json.dumps(facts | names | took))
+
+
+def test_the_seconds_of_a_run_that_was_resumed_are_those_of_all_its_sessions(tmp_path):
+    class Standin:
+        def __init__(self, run, seconds):
+            self.run, self.seconds = run, seconds
+
+    base, lwf = plan(tmp_path, ["base", "lwf"], upper_bound=False).runs
+    state = State([], [Standin(base, 2.0), Standin(lwf, 12.0)])
+    for run in (base, lwf):
+        ended(run, 10.0)
+    for worker in [*state.running]:
+        grid._bury(worker, state, GridObserver())
+    assert [*state.took.values()] == [[10.0], [12.0]]
+
+
+def test_the_seeds_of_a_row_are_in_order_however_its_runs_ended(tmp_path):
+    wanted = plan(tmp_path, ["base"], seeds=(0, 1, 2), upper_bound=False)
+    for run in wanted.runs:
+        ended(run, 10.0, accuracy=run.config.seed / 10)
+    (section,) = grid.sections(wanted, [wanted.runs[number] for number in (2, 0, 1)])
+    (row,) = section.rows
+    assert tables.record(row)["seeds"] == [0, 1, 2]
+    assert row.values("final_accuracy") == [0.0, 0.1, 0.2]
 
 
 # --- real workers

@@ -193,6 +193,60 @@ def test_a_module_of_ones_own_is_adopted_extended_saved_and_loaded(root, tmp_pat
     assert again.predict(images, top=3) == learner.predict(images, top=3)
 
 
+@pytest.mark.parametrize("change", [lambda net: net.half(), lambda net: net.body.requires_grad_(False)])
+def test_a_module_of_ones_own_comes_back_as_it_was_adopted(root, tmp_path, change):
+    """Halved or frozen as it may be: what is adopted is neither, and so is what is loaded."""
+    module = Own()
+    change(module)
+    learner = reverie.adopt(module, classes=["x", "y"], mean=[0.5] * 3, std=[0.5] * 3, size=8, device="cpu")
+    learner.save(tmp_path / "model")
+    loaded = [reverie.load(tmp_path / "model", device="cpu", build=lambda: module) for _ in range(2)]
+    assert isinstance(module.out, torch.nn.Linear)
+    for again in (learner, *loaded):
+        again.settings = QUICK
+        again.learn(root / "second")
+    states = [again.saved.classifier.state_dict() for again in (learner, *loaded)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+class Other(Own):
+    def __init__(self):
+        super().__init__()
+        self.body[0] = torch.nn.Conv2d(3, 8, 5, padding=2)
+
+
+def failing():
+    raise RuntimeError("no such device")
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (Other, r"does not build the network that was saved: body\.0\.weight was \[8, 3, 3, 3\] and is \[8, 3, 5, 5\]"),
+        (failing, "The function that builds Own failed: no such device"),
+        (lambda size: Own(), "The function that builds Own failed"),
+        (lambda: 5, "gave int"),
+    ],
+)
+def test_a_mistake_in_the_function_is_not_taken_for_damage(tmp_path, build, says):
+    learner = reverie.adopt(Own(), classes=["x", "y"], mean=[0.5] * 3, std=[0.5] * 3, size=8, device="cpu")
+    learner.save(tmp_path / "model")
+    with pytest.raises(UserError, match=says):
+        reverie.load(tmp_path / "model", device="cpu", build=build)
+
+
+def test_what_is_asked_for_wrongly_is_said(learner, root):
+    for call, says in (
+        (lambda: learner.predict(np.zeros((0, 3, 8, 8), np.uint8)), "no images"),
+        (lambda: learner.predict(PIXELS, top=0), "At least one name"),
+        (lambda: learner.learn(root / "second", check=(PIXELS, ["0"] * 12)), "are a folder, not tuple"),
+        (lambda: learner.evaluate(root / "first", new=["9"]), "does not know '9'"),
+    ):
+        with pytest.raises(UserError, match=says):
+            call()
+    assert learner.evaluate(root / "first", new="1").new == {"1"}
+
+
 PIXELS = torch.randint(0, 256, (12, 1, 8, 8)).to(torch.uint8)
 
 
@@ -261,6 +315,6 @@ def test_what_cannot_be_understood_is_said_in_words(learner, call, says):
     ],
 )
 def test_what_cannot_be_adopted_is_said_in_words(learner, change, says):
-    given = {"module": torch.nn.Linear(1, 2), "classes": "ab", "mean": [0.5], "std": [0.5], "size": 8} | change
+    given = {"module": torch.nn.Linear(1, 2), "classes": ["a", "b"], "mean": [0.5], "std": [0.5], "size": 8} | change
     with pytest.raises(UserError, match=says):
         reverie.adopt(**given, device="cpu")

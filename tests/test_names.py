@@ -34,3 +34,14 @@ def test_known_names_are_compared_with_new_ones_but_not_with_each_other():
 def test_alike_is_what_a_person_takes_for_the_same():
     assert alike(NFC) == alike(NFD) == alike(NFC.upper())
     assert alike("a") != alike("b")
+
+
+@pytest.mark.parametrize("names", [{0: "ant", 1: "bee"}, {"1": "bee", "0": "ant"}])
+def test_a_mapping_gives_each_label_its_name(names):
+    assert checked(names) == ["ant", "bee"]
+
+
+@pytest.mark.parametrize("names", ["ant", {"ant": 0, "bee": 1}, {1: "ant", 2: "bee"}])
+def test_what_is_no_list_of_names_is_refused(names):
+    with pytest.raises(UserError, match=r"list|mapping"):
+        checked(names)

@@ -43,3 +43,9 @@ def test_the_plot_draws_every_curve():
     colour = np.array([int(pictures.COLOURS[1][i : i + 2], 16) for i in (1, 3, 5)])
     assert (np.abs(many.astype(int) - colour).sum(2) < 10).sum() > 50
     assert (np.abs(few.astype(int) - colour).sum(2) < 10).sum() == 0
+
+
+def test_names_are_drawn_in_their_own_letters_or_as_numbers():
+    font = pictures._font(14)
+    assert pictures._drawable("straße Ünïcödé ёж", 3, font) == "straße Ünïcödé ёж"
+    assert pictures._drawable("日本語", 3, font) == "class 3"

@@ -6,14 +6,16 @@ import re
 import pytest
 from rich.console import Console
 
+from reverie.errors import Interrupted
 from reverie.progress import counting, following
 from reverie.runs import execute
+from tests.test_runs import StopAt
 
 
-def shown(terminal: bool, config, folder) -> str:
+def shown(terminal: bool, config, folder, **how) -> str:
     text = io.StringIO()
     with following(Console(file=text, force_terminal=terminal, width=220), "digits abd") as progress:
-        execute(config, folder, observer=progress)
+        execute(config, folder, observer=progress, **how)
     return text.getvalue()
 
 
@@ -32,6 +34,15 @@ def test_in_a_terminal_task_phase_epoch_losses_accuracy_and_time_left_are_seen(t
     assert "% right so far" in said
     assert re.search(r"about \d+ s left", said)
     assert "\x1b" in said
+
+
+def test_what_was_taken_from_another_run_is_said_to_be(tiny, tmp_path):
+    one = tiny("base", "stream.take=1", "train.epochs=1")
+    execute(one, tmp_path / "first", share_first_task=True)
+    assert "task 1/1 learn is taken from another run" in shown(False, one, tmp_path / "second", share_first_task=True)
+    with pytest.raises(Interrupted):
+        execute(one, tmp_path / "alone", observer=StopAt(1, "learn", 5), checkpoint_seconds=0)
+    assert "task 1/1 learn goes on at step 5 of" in shown(False, one, tmp_path / "alone", share_first_task=True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

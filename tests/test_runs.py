@@ -14,6 +14,7 @@ import reverie
 from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
 from reverie.methods import method_names
+from reverie.predictions import Predictions
 from reverie.runs import RunObserver, execute
 
 METHODS = method_names()
@@ -430,6 +431,19 @@ def test_omega_refers_to_the_upper_bound_of_the_same_prefix(tiny, tmp_path):
     assert again["upper_bound"]["accuracy_after"] == bound["metrics"]["accuracy_after"]
     assert json.loads((tmp_path / "base" / "result.json").read_text()) == again
     assert execute(tiny("lwf", THREE), tmp_path / "lwf")["metrics"]["omega"] is not None
+
+
+def test_the_upper_bound_is_measured_by_its_own_networks(tiny, tmp_path):
+    """The last of which it trains although one is there, that may have come out otherwise."""
+    execute(tiny("joint", "stream.take=2"), tmp_path / "first")
+    for entry in (tmp_path / "upper-bounds").iterdir():
+        kept = Predictions.from_bytes((entry / "predictions.npz").read_bytes())
+        if kept.label.max() == 3:
+            kept.top[: len(kept.top) // 2] = -1  # another training, which was wrong there
+            (entry / "predictions.npz").write_bytes(kept.to_bytes())
+    again = execute(tiny("joint", "stream.take=2"), tmp_path / "again")
+    assert again["metrics"]["omega"] == 1
+    assert again["upper_bound"]["accuracy_after"] == again["metrics"]["accuracy_after"]
 
 
 def test_the_upper_bound_is_trained_once_and_found_by_other_splits(tiny, tmp_path):

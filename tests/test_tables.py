@@ -2,12 +2,14 @@
 
 import csv
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from reverie import paper, runs, tables
+from reverie import grid, methods, paper, runs, tables
 from reverie.errors import UserError
+from reverie.methods.lwf import LwF
 from reverie.tables import Cost, Row, Section
 
 ROOT = Path(tables.__file__).parents[1]
@@ -96,6 +98,28 @@ def test_runs_of_ones_own_preset_that_differ_are_rows_of_their_own_and_say_in_wh
     assert [row.title for row in apart] == ["ABD, data=aaaaaaaa", "ABD, data=bbbbbbbb"]
 
 
+class Mine(LwF):
+    """Somebody's own, which has its title from LwF."""
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Methods of other packages; one of them is broken."""
+    own = {"mine": f"{__name__}:Mine", "another": f"{__name__}:Mine", "a-broken": "nowhere.to_be:Found"}
+    points = [EntryPoint(name, value, "reverie.methods") for name, value in own.items()]
+    monkeypatch.setattr(methods, "entry_points", lambda group: points)
+
+
+@pytest.mark.usefixtures("packages")
+def test_methods_with_the_same_title_are_told_apart_by_their_names(tmp_path):
+    for number, name in enumerate(("lwf", "mine", "another")):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result(name, 0.2 + 0.1 * number)))
+    rows = tables.rows_of(tables.read_results(tmp_path))
+    assert [row.title for row in rows] == ["LwF", "LwF (another)", "LwF (mine)"]
+    assert [row.cells()[1] for row in rows] == ["20.0", "40.0", "30.0"]
+    assert [entry.name for entry in grid.entries_for("digits-5", ["mine", "lwf"], False)] == ["LwF", "LwF (mine)"]
+
+
 def test_presets_are_never_mixed_in_one_row():
     cifar = runs.configure("cifar100-5", "abd").as_dict()
     other = result("abd", 0.3) | {"preset": "cifar100-5", "config": cifar}
@@ -124,6 +148,11 @@ def test_results_of_methods_that_are_not_installed_are_shown_and_other_files_ref
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(UserError, match=r"c\.json is not the result of a run"):
             tables.results_table(tmp_path)
+
+
+def test_a_bar_in_a_title_is_no_end_of_a_cell():
+    (line,) = tables.markdown([Row("a|b", [result("abd", 0.5)])]).splitlines()[2:]
+    assert line == r"| a\|b | 50.0 | 50.0 | – | 25.0 | 10 |"
 
 
 def test_seconds_are_written_without_powers_of_ten():
@@ -227,6 +256,14 @@ def test_cost_counts_from_the_second_task_on(section):
         kept_bytes=6_144_000,
     )
     assert section.cost()[1][0] == ["ABD", "40", "6", "3", "2.4 GB", "6.14 MB"]
+
+
+def test_a_step_of_any_phase_but_the_dreamers_counts():
+    made = result("r-dfcil", 0.3)
+    made["seconds"]["by_task"][1] = {"dream": 3.0, "represent": 5.0, "refine": 2.0, "evaluate": 1.0}
+    steps = {"dream": 10, "represent": 80, "refine": 20}
+    made["phases"][1] = {name: {"steps": count, "setup_seconds": 1.0} for name, count in steps.items()}
+    assert Cost.of([made]).seconds_a_step == pytest.approx((4.0 + 1.0) / 100)
 
 
 def test_a_result_from_before_steps_were_counted_has_no_cost_of_a_step():

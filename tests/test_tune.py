@@ -96,25 +96,54 @@ def test_tuning_never_touches_the_test_images(tmp_path, guarded, monkeypatch):
     assert (written["tasks"], len(written["classes"]), written["folds"]) == (2, 4, 2)
     assert "points ahead of" in written["by"]
     assert written["environment"]["device"] == "cpu"
-    result = json.loads((tmp_path / "digits-5-base-paper-train.lr=0.1-seed0-fold1of2" / "result.json").read_text())
+    config = runs.configure("digits-5", "base", settings=[*QUICK, "train.lr=0.1"])
+    folder = f"{runs.folder_name(config, [*QUICK, 'train.lr=0.1'])}-fold1of2"
+    result = json.loads((tmp_path / folder / "result.json").read_text())
     assert result["task_sizes"] == [2, 2]
     assert sum(result["test_images"]) == len(handed[0].test)
 
 
 def test_a_search_that_is_called_again_trains_nothing(tmp_path, monkeypatch):
     first = search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2)
-    result = json.loads(next(tmp_path.glob("*distillation=2*fold2of2")).joinpath("result.json").read_text())
-    assert result["first_task"]["trained_by"]["method"] == "lwf"  # of the same fold
+    folders = tmp_path.glob("*fold2of2")
+    shared = [json.loads((folder / "result.json").read_text())["first_task"] for folder in folders]
+    assert [found["trained_by"]["method"] for found in shared if found] == ["lwf"]  # of the same fold
     monkeypatch.setattr(runs._Run, "go", lambda self: pytest.fail("trained again"))
     assert search(tmp_path, "method.distillation=0.5,2", method="lwf", folds=2) == first
 
 
 def test_another_number_of_folds_is_another_search(tmp_path):
     two = search(tmp_path, "train.lr=0.1", folds=2)
+    (tmp_path / "tune.json").unlink()
     three = search(tmp_path, "train.lr=0.1", folds=3)
     alone = search(tmp_path / "alone", "train.lr=0.1", folds=3)
     assert [point.accuracies for point in three] == [point.accuracies for point in alone]
     assert len(two[0].accuracies) == 2
+
+
+def test_what_another_search_found_is_not_lost(tmp_path):
+    search(tmp_path, "train.lr=0.1", folds=2)
+    written = (tmp_path / "tune.json").read_text()
+    runs_made = len([*tmp_path.glob("*fold?of2")])
+    for grid, settings, why in (
+        (["train.lr=0.2"], [], "grid"),
+        (["train.lr=0.1"], ["train.momentum=0.5"], "settings"),
+    ):
+        with pytest.raises(UserError, match=rf"another search \({why}\)"):
+            search(tmp_path, *grid, folds=2, settings=settings)
+    assert (tmp_path / "tune.json").read_text() == written
+    assert len([*tmp_path.glob("*fold?of2")]) == runs_made
+    assert len(search(tmp_path, "train.lr=0.1,0.2", folds=2)) == 2  # which has it all
+    (tmp_path / "tune.json").write_text("[]")
+    with pytest.raises(UserError, match="not what a search wrote"):
+        search(tmp_path, "train.lr=0.1", folds=2)
+
+
+def test_runs_of_the_same_point_with_other_settings_for_all_lie_beside_each_other(tmp_path):
+    for momentum in ("0.5", "0.6"):
+        search(tmp_path, "train.lr=0.1", folds=2, settings=[f"train.momentum={momentum}"])
+        (tmp_path / "tune.json").unlink()
+    assert len([*tmp_path.glob("*fold?of2")]) == 4
 
 
 def test_a_point_that_diverges_comes_last(tmp_path):
@@ -145,6 +174,9 @@ def test_axes():
         (["train.lr=0.1"], ["stream.take=3"], 3, "needs four"),
         (["stream.split=5,2"], [], 3, "cannot be tuned"),
         (["train.lrr=1"], [], 3, "Did you mean 'train.lr'"),
+        (["train.lr=0.1,0.2", "train.lr=0.3"], [], 3, "train.lr is given twice"),
+        (["coreset.size=10,20"], [], 3, "coreset.size=10 or coreset.size=20 .* 'base' does not use that setting"),
+        (["train.lr=0.1,0.10"], [], 3, "the values are equal"),
         (["train.lr=0.1"], [], 500, "fewer than 500 training images"),
     ],
 )

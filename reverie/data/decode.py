@@ -77,7 +77,7 @@ def decode(
 
 
 def _to_rgb(image: Image.Image) -> tuple[Image.Image, set[str]]:
-    if image.mode == "RGB":
+    if image.mode == "RGB" and "transparency" not in image.info:
         return image, set()
     if image.mode.startswith("I") or image.mode == "F":
         return _from_deep_pixels(image).convert("RGB"), {"16-bit"}
@@ -89,7 +89,7 @@ def _to_rgb(image: Image.Image) -> tuple[Image.Image, set[str]]:
 
 def _from_deep_pixels(image: Image.Image) -> Image.Image:
     """16-bit, 32-bit and float pixels as 8 bits. Pillow itself would cut the values off at 255."""
-    values = np.asarray(image).astype(np.float64)
+    values = np.nan_to_num(np.asarray(image).astype(np.float64), posinf=0.0, neginf=0.0)
     top = values.max(initial=0.0)
     deep = image.mode.startswith("I;16")  # whose values go up to 65535, however dark the image is
     full = 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 and not deep else 65535.0
@@ -97,5 +97,5 @@ def _from_deep_pixels(image: Image.Image) -> Image.Image:
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:
-    """An opened image as uint8 [3, height, width], as it stands."""
-    return np.asarray(_to_rgb(image)[0]).transpose(2, 0, 1).copy()
+    """An opened image as uint8 [3, height, width], upright as a file is, and of its own size."""
+    return np.asarray(_to_rgb(ImageOps.exif_transpose(image))[0]).transpose(2, 0, 1).copy()

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 
 from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
@@ -149,7 +150,7 @@ def _holds_classes(folder: Path) -> bool:
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    found = {sub.name: files_below(sub) for sub in folders_in(folder)}
+    found = {sub.name: files_below(sub) for sub in class_folders(folder)}
     if not found:
         raise UserError(f"{folder} has no sub-folders. reverie expects one folder of images a class.")
     return found
@@ -162,6 +163,15 @@ def _refuse_too_few(name: str, root: Path, files: Sequence[Path], enough: int, w
         raise UserError(
             f"Class {name!r} in {root} has a single image{which}: one to train on and one to test on are needed."
         )
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """The folders in it. Images that lie beside them belong to no class, which is said."""
+    folders, pictures = folders_in(folder), Image.registered_extensions()
+    loose = [file for file in folder.iterdir() if file.suffix.lower() in pictures and file.is_file()]
+    if folders and loose:
+        log.warning("%s holds %d image(s) beside the folders of its classes; they are left aside.", folder, len(loose))
+    return folders
 
 
 def folders_in(folder: Path) -> list[Path]:

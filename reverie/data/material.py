@@ -22,7 +22,7 @@ from reverie.data.decode import pixels_of
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError
-from reverie.names import checked, refuse_twins
+from reverie.names import checked, in_order, refuse_twins
 
 LOOKED_AT = 200  # files, spread over all, from which the usual size of an image is taken
 
@@ -141,7 +141,8 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
                 f"{type(what).__name__}."
             )
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
-        names = getattr(what, "classes", None) if names is None else names
+        names = _names_of(what) if names is None else names
+    names = None if names is None else in_order(names)
     if len(images) != len(labels):
         raise UserError(f"There are {len(images)} images, but {len(labels)} labels.")
     if not labels:
@@ -160,6 +161,15 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
     present = sorted(set(labels))
     its = checked(every[label] for label in present)
     return PixelMaterial(images, [present.index(label) for label in labels], its, holdout)
+
+
+def _names_of(dataset: Any) -> Sequence[str] | None:
+    """The class names that a torch Dataset brings, also where it is a part of another (`Subset`)."""
+    while dataset is not None:
+        if (names := getattr(dataset, "classes", None)) is not None:
+            return list(names)
+        dataset = getattr(dataset, "dataset", None)
+    return None
 
 
 def _whole(label: Any) -> int:

@@ -59,7 +59,8 @@ class E2E(CoresetMethod, Distiller):
             self.sizes.insert(0, self.old - sum(self.sizes))
 
     def sources(self, task: Task) -> list[Source]:
-        return [Source(join(task.images, self.coreset.images), self.config.train.batch_size)]
+        images = join(task.images, self.coreset.images) if len(self.coreset) else task.images
+        return [Source(images, self.config.train.batch_size)]
 
     def phases(self, task: Task) -> Iterator[Phase]:
         yield from super().phases(task)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from reverie.errors import UserError, did_you_mean
-from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless
+from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, first_line, own_copy
 from reverie.nets.library import library_backbone
 from reverie.nets.resnet import cifar_resnet
 
@@ -52,7 +52,13 @@ def _own_backbone(wanted: Architecture, build: Callable[[], nn.Module] | None) -
             f"This model is a network of your own ({wanted.name}), and loading runs no code. "
             "Load it in Python, with a function that builds it: reverie.load(folder, build=function)."
         )
-    backbone = Headless(build(), wanted.options.get("head", ""))
+    try:
+        module = build()
+    except Exception as error:  # whatever somebody else's code may raise
+        raise UserError(f"The function that builds {wanted.name} failed: {first_line(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(f"The function that builds {wanted.name} gave {type(module).__name__}, no torch.nn.Module.")
+    backbone = Headless(own_copy(module), wanted.options.get("head", ""))
     backbone.architecture = wanted
     return backbone
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from reverie.errors import UserError
 from reverie.names import checked
-from reverie.nets.backbone import Architecture, Headless, answers, linear_layer
+from reverie.nets.backbone import Architecture, Headless, answers, linear_layer, own_copy
 from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
 from reverie.nets.statistics import batchnorm_layers
 
@@ -36,7 +36,7 @@ def adopt(
     if not isinstance(module, nn.Module):
         raise UserError(f"A network to adopt is a torch.nn.Module, not {type(module).__name__}.")
     classes, preprocessing = checked(classes), _preprocessing(mean, std, size, images)
-    body = copy.deepcopy(module).cpu().float().eval().requires_grad_(True)
+    body = own_copy(module)
     shown = torch.randn(2, preprocessing.channels, size, size, generator=torch.Generator().manual_seed(0))
     head, logits = find_head(body, shown)
     if not batchnorm_layers(body):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,32 @@ class Headless(Backbone):
         return self.body(images)
 
 
+def own_copy(module: nn.Module) -> nn.Module:
+    """A copy to be changed and trained, whatever state the module is in: on another device, halved, frozen."""
+    try:
+        copied = copy.deepcopy(module).cpu().float().eval().requires_grad_(True)
+    except Exception as error:  # a script, weights behind hooks, layers without a shape yet
+        raise UserError(
+            f"{type(module).__name__} cannot be copied: {first_line(error)} Give a plain module, run once, and "
+            "without what was put around its weights (pruning, weight_norm, torch.jit.script)."
+        ) from None
+    return _unsynchronised(copied)
+
+
+def _unsynchronised(module: nn.Module) -> nn.Module:
+    """With plain BatchNorm layers for those that need several GPUs to train."""
+    if isinstance(module, nn.SyncBatchNorm):
+        plain = nn.BatchNorm2d(
+            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+        )
+        plain.load_state_dict(module.state_dict())
+        return plain.train(module.training)
+    for name, child in module.named_children():
+        if (plain_child := _unsynchronised(child)) is not child:
+            setattr(module, name, plain_child)
+    return module
+
+
 def linear_layer(module: nn.Module, path: str) -> nn.Linear:
     try:
         layer = module.get_submodule(path)
@@ -87,5 +114,8 @@ def answers(module: nn.Module, images: Tensor) -> Any:
         return module(images)
     except Exception as error:  # whatever somebody else's code may raise
         shape = f"{images.shape[1]} channels and {images.shape[2]} pixels" + " in training" * module.training
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{type(module).__name__} does not take images of {shape}: {reason}") from None
+        raise UserError(f"{type(module).__name__} does not take images of {shape}: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from reverie.errors import UserError
+from reverie.errors import UserError, explaining
 from reverie.nets.backbone import Backbone, Headless
 
 NESTS = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights in what they save
@@ -42,6 +44,13 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return _unwrapped(dict(found))
 
 
+@explaining("read", "Choose another file of weights.")
+def fingerprint(file: Path) -> str:
+    """Of the file as it is, so that it can be known again: SHA-256."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
     """Every weight must be there and fit. `file` is where they are from, for messages."""
     own = module.state_dict()
@@ -55,7 +64,14 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], file: Path) -
         first = misfits[0]
         theirs, ours = list(weights[first].shape), list(own[first].shape)
         raise UserError(f"The weights in {file} do not fit: {first} is {theirs} there, and {ours} in this network.")
-    module.load_state_dict(dict(weights), strict=False)
+    module.load_state_dict(as_state_of(module, weights), strict=False)
+
+
+def as_state_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with the versions of the module's layers, which some ask for and files do not hold."""
+    state = OrderedDict(weights)
+    state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
+    return state
 
 
 def load_backbone(backbone: Backbone, file: Path) -> None:

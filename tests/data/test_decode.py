@@ -2,9 +2,11 @@
 
 import threading
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from reverie.data.decode import AHEAD, _threads, by_threads
+from reverie.data.decode import AHEAD, _threads, by_threads, decode, pixels_of
 
 
 def test_what_threads_make_comes_in_order():
@@ -51,3 +53,34 @@ def test_no_more_than_a_few_are_begun_ahead():
     assert next(made) == 0
     made.close()
     assert len(asked) <= AHEAD
+
+
+# --- kinds of files
+
+
+def test_a_colour_that_counts_as_transparent_is_shown_on_white(tmp_path):
+    image = Image.new("RGB", (8, 8), (255, 0, 255))
+    image.paste((10, 20, 30), (0, 0, 4, 8))
+    image.save(tmp_path / "t.png", transparency=(255, 0, 255))
+    pixels, converted = decode(tmp_path / "t.png", 8)
+    assert pixels[:, 0, 0].tolist() == [10, 20, 30]
+    assert pixels[:, 0, 7].tolist() == [255, 255, 255]
+    assert converted == {"transparency"}
+
+
+def test_a_pixel_that_is_no_number_does_not_darken_the_others(tmp_path):
+    values = np.full((8, 8), 0.5, np.float32)
+    values[0, 0], values[0, 1] = np.nan, np.inf
+    Image.fromarray(values).save(tmp_path / "f.tiff")
+    pixels, _ = decode(tmp_path / "f.tiff", 8)
+    assert pixels[0, 0, :3].tolist() == [0, 0, 128]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_opened_image_is_turned_as_a_file_is(tmp_path, orientation):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "x.png", exif=exif)
+    with Image.open(tmp_path / "x.png") as opened:
+        assert (pixels_of(opened) == decode(tmp_path / "x.png", 8)[0]).all()

@@ -108,6 +108,15 @@ def test_a_torch_dataset_of_pictures_is_the_same_again():
     assert read(as_material(Pets())).fingerprint() == read(as_material((RGB, ["cat", "dog"] * 6))).fingerprint()
 
 
+def test_a_part_of_a_dataset_has_its_names():
+    part = torch.utils.data.Subset(torch.utils.data.Subset(Pets(), range(10)), range(8))
+    assert as_material(part).names == ("cat", "dog")
+
+
+def test_names_may_be_mapped():
+    assert as_material((RGB, [0, 1] * 6), {0: "cat", 1: "dog"}).names == ("cat", "dog")
+
+
 def test_images_of_another_shape_keep_their_middle():
     wide = np.zeros((2, 8, 24, 3), np.uint8)
     wide[:, :, 8:16] = 200

@@ -47,6 +47,7 @@ FAMILIES = {
     "torchvision/mobilenet_v3_small": "classifier.3",
     "torchvision/efficientnet_b0": "classifier.1",
     "torchvision/regnet_y_400mf": "fc",
+    "torchvision/mnasnet0_5": "classifier.1",
     "timm/resnet10t": "fc",
     "timm/mobilenetv2_035": "classifier",
     "timm/mobilenetv3_small_050": "classifier",
@@ -111,6 +112,23 @@ def test_a_half_precision_module_becomes_single():
     assert {parameter.dtype for parameter in classifier.parameters()} == {torch.float32}
 
 
+class Synchronised(Own):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.SyncBatchNorm(6)
+
+
+def test_layers_that_need_several_gpus_become_plain_ones(one_step_of_each):
+    module = Synchronised()
+    module.norm.running_mean.normal_()
+    classifier = adopt(module, NAMES, (0.3,), (0.4,), 8)
+    images = torch.randn(4, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(classifier(images), module.eval()(images))
+    assert isinstance(module.norm, nn.SyncBatchNorm)
+    one_step_of_each(classifier)
+
+
 class Softmax(Own):
     def forward(self, x):
         return super().forward(x).softmax(1)
@@ -160,6 +178,7 @@ class LayerNormed(Own):
         (Pair(), "one row of logits for each image"),
         (NoMemory(), "no BatchNorm layers"),
         (LayerNormed(), "no BatchNorm layers"),
+        (nn.Sequential(nn.LazyConv2d(6, 3), nn.BatchNorm2d(6)), "cannot be copied: "),
         (nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)), "does not take images of 1 channels and 8 pixels"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

@@ -102,3 +102,13 @@ def test_a_backbone_takes_the_weights_of_a_whole_network_whatever_classes_it_kne
         assert torch.equal(value, theirs.state_dict()[name])
     with pytest.raises(UserError, match="not for resnet8"):
         load_backbone(make_backbone("resnet8", 3), tmp_path / "w.pth")
+
+
+def test_networks_that_ask_for_the_version_of_their_weights_take_them(tmp_path):
+    from torchvision.models import mnasnet0_5
+
+    theirs = mnasnet0_5(num_classes=3)
+    save_file({name: value.contiguous() for name, value in theirs.state_dict().items()}, tmp_path / "w.safetensors")
+    ours = mnasnet0_5(num_classes=3)
+    load_weights(ours, read_weights(tmp_path / "w.safetensors"), tmp_path / "w.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
