@@ -129,19 +129,20 @@ def test_every_method_learns_three_tasks(tiny, tmp_path, method):
     assert len(result["metrics"]["accuracy_after"]) == 3
 
 
-@pytest.mark.parametrize("recipe", ["paper", "released"])
 @pytest.mark.parametrize(
-    ("method", "task", "phase", "step"),
+    ("method", "task", "phase", "step", "recipe"),
     [
-        ("base", 1, "learn", 3),
-        ("base", 2, "learn", 17),
-        ("lwf", 2, "learn", 35),
-        ("deepinversion", 3, "dream", 3),
-        ("abd", 2, "dream", 4),
-        ("abd", 2, "dream", 6),
-        ("abd", 2, "learn", 1),
-        ("abd", 3, "learn", 20),
-        ("joint", 2, "learn", 5),
+        ("base", 1, "learn", 3, "paper"),
+        ("base", 2, "learn", 17, "released"),
+        ("lwf", 2, "learn", 35, "paper"),
+        ("deepinversion", 3, "dream", 3, "released"),
+        ("abd", 2, "dream", 4, "paper"),
+        ("abd", 2, "dream", 6, "paper"),
+        ("abd", 2, "dream", 6, "released"),
+        ("abd", 2, "learn", 1, "paper"),
+        ("abd", 3, "learn", 20, "paper"),
+        ("abd", 3, "learn", 20, "released"),
+        ("joint", 2, "learn", 5, "paper"),
     ],
 )
 def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, method, task, phase, step, recipe):

@@ -17,9 +17,9 @@ SETTINGS = [
     "data.size=8",
     "augment.crop=1",
     "stream.take=3",
-    "train.epochs=12",
+    "train.epochs=8",
     "train.batch_size=16",
-    "dream.steps=250",
+    "dream.steps=160",
     "dream.width=16",
 ]
 
@@ -80,11 +80,10 @@ def test_killed_in_training_and_in_dreaming_it_ends_the_same(untouched, tmp_path
     folder = tmp_path / "abd"
     stop_inside("abd", folder, 1, "learn", signal.SIGKILL)
     stop_inside("abd", folder, 2, "dream", signal.SIGKILL)
-    stop_inside("abd", folder, 2, "learn", signal.SIGKILL)
-    stop_inside("abd", folder, 3, "dream", signal.SIGKILL)
+    stop_inside("abd", folder, 3, "learn", signal.SIGKILL)
     result = finish("abd", folder)
     assert_same(untouched, folder)
-    assert len(result["sessions"]) == 5
+    assert len(result["sessions"]) == 4
 
 
 def test_ctrl_c_saves_the_last_step_and_says_how_to_go_on(untouched, tmp_path):
