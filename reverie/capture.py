@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from reverie.errors import first_line
+
 WARM_UP = 3  # steps before recording, in which libraries choose algorithms and compilers compile
 
 
@@ -69,7 +71,7 @@ class CapturedStep:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise CaptureFailed(str(error).strip().splitlines()[0]) from error
+            raise CaptureFailed(first_line(error)) from error
         finally:
             torch.cuda.synchronize(self.device)
             put_back()

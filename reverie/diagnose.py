@@ -27,7 +27,7 @@ from reverie.data.stream import Stream
 from reverie.distances import Sample
 from reverie.dream import Dreamer
 from reverie.engine import Engine, find_device
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError, explaining, first_line
 from reverie.journal import RunFolder, read_events
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.dreaming import DreamReplay
@@ -101,7 +101,7 @@ def look(folder: Path, task: int, device: torch.device) -> Kept:
     except OSError:
         raise
     except Exception as error:  # a damaged file can fail in any way
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise UserError(f"A file in {now} is damaged ({why}). Make the run anew in another folder.") from None
     return Kept(run, config, fingerprint, task - 1, teacher, model, dreamer, predictions)
 

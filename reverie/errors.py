@@ -28,6 +28,11 @@ def explaining(deed: str, advice: str) -> Iterator[None]:
         raise UserError(f"{error.filename} cannot be {deed}: {error.strerror}. {advice}") from None
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in short."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suggestion to put behind a message, with a leading space, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from reverie import disk, seeding
 from reverie.data.augment import Normaliser
-from reverie.errors import UserError
+from reverie.errors import UserError, first_line
 from reverie.model_io import SavedModel
 from reverie.nets.classifier import Classifier
 from reverie.version import __version__
@@ -129,7 +129,7 @@ def _onnx(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask | None]:
     except Exception as error:  # torch, onnx and onnxscript are not all made for each other
         versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnx", "onnxscript"))
         raise UserError(
-            f"The ONNX exporter of these versions fails on this network ({versions}): {_first_line(error)} "
+            f"The ONNX exporter of these versions fails on this network ({versions}): {first_line(error)} "
             "Newer ones may not; or use --to torch."
         ) from error
     assert made is not None
@@ -160,15 +160,11 @@ def _traced(served: Served) -> torch.export.ExportedProgram:
     try:
         program = torch.export.export(served, (pixels,), dynamic_shapes={INPUT: {0: images}}, strict=False)
     except Exception as error:  # tracing runs the network's own code, which may do anything
-        raise UserError(f"torch.export cannot follow this network: {_first_line(error)}") from None
+        raise UserError(f"torch.export cannot follow this network: {first_line(error)}") from None
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # where on this machine each line of code lies
     return program
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _difference(served: Served, ask: Ask, pixels: Tensor) -> float:

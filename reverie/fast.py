@@ -14,6 +14,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from reverie.errors import first_line
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -103,5 +105,4 @@ def _give_up(error: Exception) -> None:
     global _broken, _compiling
     _broken, _compiling = True, False
     cause = getattr(error, "inner_exception", error)
-    reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-    log.warning("torch.compile does not work here, so nothing is compiled: %s", reason.strip())
+    log.warning("torch.compile does not work here, so nothing is compiled: %s", first_line(cause))

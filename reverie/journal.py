@@ -19,7 +19,7 @@ import yaml
 from reverie import disk
 from reverie.config import Config
 from reverie.engine import Snapshot
-from reverie.errors import Interrupted, UserError, explaining
+from reverie.errors import Interrupted, UserError, explaining, first_line
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods import find_method
 from reverie.phase import Phase
@@ -246,7 +246,7 @@ class Journal(LearnerObserver):
         try:
             return disk.read_state(file)
         except Exception as error:
-            why = (str(error).splitlines() or [type(error).__name__])[0]
+            why = first_line(error)
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from reverie import disk
 from reverie.card import card
 from reverie.config import Config
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError, explaining, first_line
 from reverie.nets import Architecture, make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.nets.weights import as_state_of
@@ -255,15 +255,11 @@ def _reading(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise _damaged(folder, f"{name} is not what reverie writes ({_brief(error)})") from None
+        raise _damaged(folder, f"{name} is not what reverie writes ({first_line(error)})") from None
 
 
 def _damaged(folder: Path, why: str) -> UserError:
     return UserError(f"The model in {folder} is damaged: {why}. Fetch it anew from where it came.")
-
-
-def _brief(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def _sha256(raw: bytes) -> str:

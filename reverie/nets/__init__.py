@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from reverie.errors import UserError, did_you_mean
-from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, first_line, own_copy
+from reverie.errors import UserError, did_you_mean, first_line
+from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
 from reverie.nets.library import library_backbone
 from reverie.nets.resnet import cifar_resnet
 

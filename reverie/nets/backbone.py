@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reverie.errors import UserError
+from reverie.errors import UserError, first_line
 
 LIBRARIES = ("torchvision", "timm")
 FAMILIES = ("reverie", *LIBRARIES, "own")
@@ -115,7 +115,3 @@ def answers(module: nn.Module, images: Tensor) -> Any:
     except Exception as error:  # whatever somebody else's code may raise
         shape = f"{images.shape[1]} channels and {images.shape[2]} pixels" + " in training" * module.training
         raise UserError(f"{type(module).__name__} does not take images of {shape}: {first_line(error)}") from None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

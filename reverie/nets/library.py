@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reverie.errors import UserError, did_you_mean
+from reverie.errors import UserError, did_you_mean, first_line
 from reverie.nets.backbone import Architecture, Headless, answers
 
 PRETRAINED_CLASSES = 1000  # what both libraries build, if they are not told otherwise
@@ -45,7 +45,7 @@ def build(wanted: Architecture, channels: int, classes: int = PRETRAINED_CLASSES
                 _change_channels(made, channels, wanted)
     except (TypeError, ValueError, RuntimeError, AssertionError, ZeroDivisionError) as error:
         images = f"{channels} channels" + (f" and {size} pixels" if size else "")
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"{wanted} cannot be built for images of {images}: {reason}.") from None
     module: nn.Module = made
     return module
