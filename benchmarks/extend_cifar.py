@@ -1,6 +1,6 @@
 """A classifier of 50 classes of CIFAR-100, extended by ten classes five times: image folders and commands alone.
 
-python benchmarks/extend_cifar.py --data data --work work --out results/extend/cifar100.json
+python benchmarks/extend_cifar.py --data data --work work --out results/extend/cifar100/seed0.json
 
 Each step's images are written as PNG files, learned with `reverie learn`, and deleted before the next; after each step
 `reverie evaluate` judges the model on the test images of all classes so far. Plain fine-tuning (`--method base`) starts
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="where CIFAR-100 lies")
     parser.add_argument("--work", type=Path, default=Path("work"), help="for image folders and models")
-    parser.add_argument("--out", type=Path, default=Path("results/extend/cifar100.json"))
+    parser.add_argument("--out", type=Path, help="usually results/extend/cifar100/seed0.json, by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of the class order and of learning")
     parser.add_argument("--images", type=int, help="of each class at most, for a quick look")
     parser.add_argument("--set", action="append", default=[], help="as in `reverie learn`, for a quick look")
@@ -78,7 +78,7 @@ def main() -> None:
         "environment": provenance.environment(find_device("auto")),
         "steps": made,
     }
-    disk.write_json(asked.out, facts)
+    disk.write_json(asked.out or Path(f"results/extend/cifar100/seed{asked.seed}.json"), facts)
 
 
 def write(images: Images, classes: list[int], names: tuple[str, ...], folder: Path, most: int | None) -> None:

@@ -28,6 +28,7 @@ from reverie.cli import (
     print_table,
 )
 from reverie.errors import UserError, explaining
+from reverie.names import brief
 
 if TYPE_CHECKING:
     from reverie.answer import Answer, Evaluation
@@ -279,8 +280,13 @@ def evaluate(
         print_json(made.as_dict())
     else:
         _print_evaluation(made)
-    for name, files in made.unknown.items():
-        aside.print(f"{folder / name} is no class of the model; its {files} files were left aside.", soft_wrap=True)
+    if made.unknown:
+        files = sum(made.unknown.values())
+        aside.print(
+            f"No class of the model, so left aside with the {files} files inside: {brief([*made.unknown])}.",
+            soft_wrap=True,
+            markup=False,
+        )
     _name_unreadable(made.unreadable)
 
 

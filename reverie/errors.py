@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """A loss is no longer a finite number, so going on would only waste time."""
+    """A loss, a weight or an answer is no longer a finite number, so going on would only waste time."""
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
+from reverie.names import brief
 from reverie.nets import Architecture, library
 from reverie.nets.classifier import ImageStatistics, Preprocessing
 from reverie.nets.weights import fingerprint, load_backbone
@@ -126,8 +127,8 @@ class Step:
         """What was decided, for the person to see."""
         config, train = self.config, self.config.train
         kinds = "new class" if len(self.new) == 1 else "new classes"
-        learned = f"{len(self.new)} {kinds}: {_brief(self.new)}" if self.new else "no new classes"
-        refined = f"; further images of {_brief(self.refined)}" if self.refined else ""
+        learned = f"{len(self.new)} {kinds}: {brief(self.new)}" if self.new else "no new classes"
+        refined = f"; further images of {brief(self.refined)}" if self.refined else ""
         beside = f", beside {len(self.known)} known" if self.known else ""
         augment = config.augment
         ways = [
@@ -154,7 +155,7 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
     new, old = sort_names(material.names, known)
     if old and wish.on_known_class == "error":
         raise UserError(
-            f"The model knows {_brief(old)} already. Say --on-known-class refine to learn from these images as further "
+            f"The model knows {brief(old)} already. Say --on-known-class refine to learn from these images as further "
             "examples, skip to leave them out, or rename the folder if it is another class."
         )
     refined = old if wish.on_known_class == "refine" else []
@@ -269,11 +270,6 @@ def _dreams(config: Config) -> bool:
     return issubclass(find_method(config.method), DreamReplay)
 
 
-def _brief(names: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 # --- learning
 
 
@@ -360,7 +356,7 @@ def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Im
         if step.before is None:
             log.warning("A first model has none before it to be compared with; images without classes tell nothing.")
     if known and strange:
-        log.warning("The model will not know %s of %s; they are left aside.", _brief(strange), folder)
+        log.warning("The model will not know %s of %s; they are left aside.", brief(strange), folder)
     elif strange:
         log.warning("No folder in %s bears the name of a class, so its images count as unlabelled.", folder)
     images = readable(files, shape.size, progress)

@@ -17,7 +17,7 @@ from reverie.data.augment import Normaliser
 from reverie.data.images import Images, MemoryImages
 from reverie.data.stream import Task
 from reverie.engine import Engine, Observer, Snapshot
-from reverie.errors import UserError
+from reverie.errors import Diverged, UserError
 from reverie.methods import find_method
 from reverie.methods.base import Keeps, count_bytes
 from reverie.model_io import SavedModel
@@ -176,6 +176,10 @@ class TaskLearner:
         for index in torch.arange(len(shown)).split(batch_size):
             with torch.inference_mode(), self.engine.arithmetic():
                 logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
+            if not bool(logits.isfinite().all()):  # weights may be large beyond use, and numbers still
+                raise Diverged(
+                    "The network's answers are no longer numbers. A lower learning rate may help: --set train.lr=…"
+                )
             yield logits
 
     def predict(self, images: Images | Tensor, top: int = 1) -> Prediction:

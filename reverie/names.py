@@ -21,6 +21,12 @@ def in_order(names: Iterable[object]) -> list[Any]:
     return [by_label[str(label)] for label in range(len(names))]
 
 
+def brief(names: Sequence[str], most: int = 8) -> str:
+    """For a sentence, the first few of them."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 def checked(names: Iterable[object]) -> list[str]:
     """As text. Empty names, spaces at an end, and names given twice are refused."""
     texts = [str(name) for name in in_order(names)]

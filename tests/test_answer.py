@@ -290,7 +290,8 @@ def test_a_model_trained_as_only_a_gpu_can_is_used_on_a_cpu(reverie, photo_model
 
 def test_evaluate_prints_figures_by_class_and_mistakes(reverie, model, photos):
     (photos / "apple" / "1.png").rename(photos / "cherry" / "wrong.png")
-    (photos / "durian").mkdir()
+    for name in ("durian", "elder", *"fghijklm"):
+        (photos / name).mkdir()
     code, out, err = reverie("evaluate", str(model), str(photos))
     assert code == 0
     assert "97.2 % of 36 images are named rightly" in out
@@ -299,7 +300,8 @@ def test_evaluate_prints_figures_by_class_and_mistakes(reverie, model, photos):
         ["cherry", "new", "13", "92.3", "%"],
         ["cherry", "apple", "1"],
     ]
-    assert "durian is no class of the model" in err
+    assert "No class of the model, so left aside with the 0 files inside: 'durian', 'elder', 'f'" in err
+    assert "'k' and 2 more." in err
 
 
 def test_evaluate_as_json_prints_nothing_else(reverie, model, photos):

@@ -6,7 +6,7 @@ import torch
 import reverie
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
-from reverie.errors import UserError
+from reverie.errors import Diverged, UserError
 from reverie.learner import TaskLearner
 from reverie.methods import method_names
 from reverie.nets.classifier import Preprocessing
@@ -49,6 +49,14 @@ def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
     test = tiny_stream[:2].test()
     a, b = (torch.cat(list(learned.logits(test, size))) for size in (13, 1000))
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_answers_that_are_no_numbers_are_not_counted_as_answers(learned, tiny_stream):
+    with torch.no_grad():
+        for parameter in learned.classifier.parameters():
+            parameter *= 1e30
+    with pytest.raises(Diverged, match="answers are no longer numbers"):
+        learned.predict(tiny_stream[:2].test())
 
 
 def test_a_learned_model_is_saved_and_learns_on_elsewhere(learned, tiny_stream, tmp_path):
