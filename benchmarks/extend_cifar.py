@@ -4,7 +4,8 @@ python benchmarks/extend_cifar.py --data data --work work --out results/extend/c
 
 Each step's images are written as PNG files, learned with `reverie learn`, and deleted before the next; after each step
 `reverie evaluate` judges the model on the test images of all classes so far. Plain fine-tuning (`--method base`) starts
-from the same first model. Models that are there already are not made again, so that it can be interrupted.
+from the same first model. Models that are there already are not made again, so that it can be interrupted; each step
+notes the commit that made it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def learn(folder: Path, to: Path, old: Path | None, method: str, seed: int, sett
     words: list[object] = ["learn", folder, "--to", to, "--method", method, "--seed", seed, "--json"]
     words += ["--from", old] if old else []
     report = reverie(*words, *(word for setting in settings for word in ("--set", setting)))
-    return {"seconds": round(time.monotonic() - began, 1), "verdict": report["verdict"]}
+    seconds = round(time.monotonic() - began, 1)
+    return {"seconds": seconds, "verdict": report["verdict"], "commit": provenance.commit()}
 
 
 def reverie(*words: object) -> Any:
