@@ -1,4 +1,4 @@
-"""The command `reverie`: one small function a verb. Parse, call, print; help loads no torch."""
+"""The command `reverie`: what its verbs share, and what becomes of their errors. Help loads no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,9 +18,6 @@ from rich.table import Table
 
 from reverie.errors import Diverged, Interrupted, UserError
 from reverie.version import __version__
-
-if TYPE_CHECKING:
-    from reverie.tables import Section
 
 app = typer.Typer(
     name="reverie",
@@ -34,26 +29,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
 EXPERIMENTS, MODELS, PAGES = "Experiments", "Your own classifier", "Looking at runs"  # groups of verbs
-app.add_typer(data_app, name="data", rich_help_panel=EXPERIMENTS)
 
 console = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 aside = Console(stderr=True, highlight=False, markup=False, emoji=False)  # for what is not the answer itself
 endless = Console(highlight=False, markup=False, emoji=False, width=100_000)  # for tables in a pipe
 
-
-class RecipeName(StrEnum):
-    paper = "paper"
-    released = "released"
-
-
-Preset = Annotated[
-    str,
-    typer.Argument(
-        metavar="PRESET", help="A preset's name (see `reverie presets`) or a YAML file.", show_default=False
-    ),
-]
 DataFolder = Annotated[
     Path, typer.Option("--data", envvar="REVERIE_DATA", help="Where data sets lie, or your own folder of images.")
 ]
@@ -81,470 +62,6 @@ def log_to(where: Console) -> None:
     logger.handlers = [RichHandler(console=where, show_time=False, show_path=False, markup=False)]
 
 
-@app.command(
-    rich_help_panel=EXPERIMENTS, epilog="Example: reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100"
-)
-def run(
-    preset: Preset,
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="How tasks are learned (see `reverie methods`).")
-    ] = "abd",
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the class order and all random numbers.")] = 0,
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
-    device: DeviceName = "auto",
-    data: DataFolder = Path("data"),
-    out: Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/PRESET-METHOD-…")] = None,
-    settings: Settings = None,
-    checkpoint_every: CheckpointEvery = 30.0,
-    share_first_task: Annotated[
-        bool,
-        typer.Option(
-            "--share-first-task", help="Train it, and dream of it, once for all runs beside this one that do the same."
-        ),
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write losses, accuracies and dreams for TensorBoard, too.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Learn a stream of tasks with one method, and report the figures.
-
-    Stop it at any moment with Ctrl-C; the same command goes on from there and ends with the same figures.
-    A finished run is recognised and shown again. To use your own images, write a YAML file:
-
-        extends: digits-5
-        data: {source: folder, size: 32}
-        stream: {split: 3}
-
-    and run it with: reverie run mine.yaml --data FOLDER
-    """
-    from reverie import provenance, runs
-    from reverie.progress import following
-
-    said = beside(as_json)
-    config = runs.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
-    folder = out or runs.default_folder(config, settings or ())
-    with ExitStack() as observing:
-        observers: list[runs.RunObserver] = []
-        if tensorboard:
-            from reverie.tensorboard import mirroring
-
-            observers.append(observing.enter_context(mirroring(folder)))
-        observers.append(observing.enter_context(following(said, f"{config.preset} {config.method}")))
-        result = runs.execute(
-            config,
-            folder,
-            data=data,
-            device=device,
-            observer=runs.SeveralOfRuns(*observers),
-            command=provenance.command_line(),
-            checkpoint_seconds=checkpoint_every,
-            share_first_task=share_first_task,
-        )
-    if as_json:
-        print_json({"folder": str(folder), **result})
-    else:
-        _print_result(result, folder)
-
-
-@app.command(epilog="Example: reverie demo --seeds 0,1,2")
-def demo(
-    seeds: Annotated[str, typer.Option(help="One or several, such as 0,1,2.")] = "0",
-    out: Annotated[Path, typer.Option(help="Folder for runs, table and pictures.")] = Path("runs/demo"),
-    device: DeviceName = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Five methods learn handwritten digits, two classes at a time; needs no data and no GPU.
-
-    Ends with a table, a plot of accuracy by task, a sheet of the digits that ABD dreamed, and a page that shows all of
-    it and more: open page.html in a browser. About two minutes on two cores for one seed.
-    """
-    from reverie import provenance, tables
-    from reverie.demo import run_demo
-
-    said = beside(as_json)
-    rows, files = run_demo(_numbers(seeds, "--seeds"), out, device, said, provenance.command_line())
-    if as_json:
-        print_json({"rows": [tables.record(row) for row in rows], "files": [str(file) for file in files]})
-        return
-    for file in files:
-        console.print(f"  {file}", soft_wrap=True)
-
-
-@app.command(
-    rich_help_panel=EXPERIMENTS,
-    epilog="Example: reverie table cifar100-10 --methods base,lwf,abd --seeds 0,1,2 --parallel 2",
-)
-def table(
-    preset: Annotated[
-        str | None, typer.Argument(metavar="[PRESET]", help="A preset's name or a YAML file.", show_default=False)
-    ] = None,
-    methods: Annotated[
-        str, typer.Option("--methods", "-m", help="Such as base,lwf,abd, or all.", show_default="all")
-    ] = "",
-    paper: Annotated[
-        str | None,
-        typer.Option(
-            help="A table of the paper: data-free, replay, ablation, tiny-imagenet or imagenet-50.", show_default=False
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="One or several.", show_default="0,1,2, or as many as the paper has")] = "",
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs and the table.", show_default="runs/table-NAME")
-    ] = None,
-    upper_bound: Annotated[
-        bool, typer.Option("--upper-bound/--no-upper-bound", help="Train the upper bound, too, which Omega needs.")
-    ] = True,
-    parallel: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
-    settings: Settings = None,
-    data: DataFolder = Path("data"),
-    device: DeviceName = "auto",
-    checkpoint_every: CheckpointEvery = 30.0,
-    as_json: AsJson = False,
-) -> None:
-    """Many runs side by side, beside the paper's figures where it has any.
-
-    Every method learns the preset's stream with every seed, each run in a process of its own. Stop it at any moment
-    with Ctrl-C, or pull the plug: the same command goes on, and repeats no finished run. Ends with a table, also as
-    table.md, table.csv, table.tex and table.json.
-
-    With --paper NAME, the rows are those of a table of the paper; PRESET and --methods choose among them.
-    """
-    from reverie import disk, grid, provenance
-    from reverie import paper as published
-    from reverie.progress import following_grid
-
-    said = beside(as_json)
-    chosen = methods.split(",") if methods else []
-    source, usual = "", [0, 1, 2]
-    if paper is not None:
-        theirs = published.find_table(paper)
-        named = [] if chosen == ["all"] else chosen
-        entries, missing = grid.entries_of_paper(theirs, [preset] if preset else [], named, upper_bound)
-        for line in missing:
-            said.print(line, soft_wrap=True)
-        if not entries:
-            raise UserError(f"Nothing of the paper's table {paper!r} can be run here.")
-        source, usual = theirs.source, list(range(theirs.runs))
-    elif preset is not None:
-        entries = grid.entries_for(preset, chosen or ["all"], upper_bound)
-    else:
-        raise UserError("Say which preset (see `reverie presets`), or which table of the paper with --paper.")
-    folder = out or Path("runs") / f"table-{paper or Path(str(preset)).stem}"
-    numbers = _numbers(seeds, "--seeds") if seeds else usual
-    plan = grid.Plan.make(entries, numbers, recipe.value, settings or (), folder)
-    place = grid.Place(data, device, parallel, checkpoint_every)
-    with following_grid(said, parallel) as progress:
-        state = grid.train(plan, place, progress)
-    made = grid.sections(plan, state.finished)
-    files = grid.write(made, plan, provenance.command_line(), source) if made else []
-    if as_json:
-        facts = disk.read_json(files[-1]) if files else {}
-        print_json({**facts, "failed": [run.name for run in state.failed], "files": [str(file) for file in files]})
-    else:
-        _print_sections(made, source)
-        for file in files:
-            console.print(f"{file}", soft_wrap=True)
-    if state.failed:
-        _leave(f"reverie: {len(state.failed)} of {state.total} runs failed. The same command tries them again.", 1)
-
-
-@app.command(
-    rich_help_panel=EXPERIMENTS,
-    epilog="Example: reverie tune cifar100-10 --method abd --grid method.distillation=0.01,0.1,1",
-)
-def tune(
-    preset: Preset,
-    grid: Annotated[
-        list[str], typer.Option(help="What to try: section.key=value,value. Several make a grid.", show_default=False)
-    ],
-    method: Annotated[str, typer.Option("--method", "-m", help="How tasks are learned.")] = "abd",
-    folds: Annotated[int, typer.Option(help="Parts that the training images are cut into.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the folds, the class order, all random numbers.")] = 0,
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs.", show_default="runs/tune-PRESET-METHOD")
-    ] = None,
-    settings: Settings = None,
-    data: DataFolder = Path("data"),
-    device: DeviceName = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Find hyperparameters by the paper's rule, without a look at the test images.
-
-    Every point of the grid learns the first half of the tasks, once for each fold: that part of the training images is
-    held out and judged on. Ends with the points by mean accuracy after the last of these tasks. Stop it at any moment;
-    the same command goes on.
-    """
-    from reverie import disk, provenance
-    from reverie import tune as tuning
-    from reverie.progress import following
-
-    said = beside(as_json)
-    wanted = tuning.Tuning(preset, method, grid, folds, seed, recipe.value, settings or ())
-    folder = out or Path("runs") / f"tune-{Path(preset).stem}-{method}"
-    points = tuning.search(
-        wanted, folder, data, device, lambda label: following(said, label), provenance.command_line()
-    )
-    if as_json:
-        print_json(disk.read_json(folder / "tune.json"))
-        return
-    print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
-    console.print(tuning.choice(points), soft_wrap=True)
-    console.print(f"{folder / 'tune.json'}", soft_wrap=True)
-
-
-@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
-def bench(
-    preset: Preset = "cifar100-10",
-    methods: Annotated[str, typer.Option(help="Which methods.")] = "base,lwf,deepinversion,abd",
-    tasks: Annotated[str, typer.Option(help="Which tasks, counted from 1: does a step cost more later on?")] = "2,10",
-    modes: Annotated[
-        str, typer.Option(help="fp32, tf32 (both eager), captured, fast; the first is what the last is compared with.")
-    ] = "fp32,tf32,fast",
-    steps: Annotated[int, typer.Option(min=5, help="Steps to time in each phase.")] = 100,
-    settings: Settings = None,
-    device: DeviceName = "auto",
-    out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure the speed of a training step, by method, phase, task and mode of the engine.
-
-    Needs no data: images are noise of the right shape, which cost the same. On a GPU it compares plain fp32 with the
-    fast path; on a CPU there is but one path.
-    """
-    from reverie import bench as benchmark
-    from reverie import disk, provenance
-    from reverie.engine import find_device
-
-    where = find_device(device)
-    chosen = _choices(modes, benchmark.MODES, "--modes") if where.type == "cuda" else ["fp32"]
-    numbers = _numbers(tasks, "--tasks")
-    with beside(as_json).status("") as status:
-        made = benchmark.measure(
-            preset, methods.split(","), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
-        )
-    facts = benchmark.as_json(made, preset, steps, provenance.command_line(), provenance.environment(where))
-    if out is not None:
-        disk.write_json(out, facts)
-    if as_json:
-        print_json(facts)
-        return
-    header, rows = benchmark.rows(made, chosen)
-    table = Table(*header, box=None)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    if out is not None:
-        console.print(f"{out}", soft_wrap=True)
-
-
-@app.command(
-    rich_help_panel=EXPERIMENTS, epilog="Example: reverie diagnose runs/deepinversion runs/abd --out runs/diagnosis"
-)
-def diagnose(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder.", show_default=False)] = None,
-    other: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OTHER]", help="Another that shares task 1 and its dreams.", show_default=False),
-    ] = None,
-    task: Annotated[int, typer.Option(help="After which task; counted from 1.")] = 2,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="Make the paper's figures: first two tasks with DeepInversion and ABD.")
-    ] = False,
-    preset: Annotated[str, typer.Option(help="With --paper: what is learned.")] = "cifar100-10",
-    seed: Annotated[int, typer.Option("--seed", "-s", help="With --paper: of the runs.")] = 0,
-    settings: Settings = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for figures and numbers.", show_default="diagnosis, in RUN or beside two"),
-    ] = None,
-    data: DataFolder = Path("data"),
-    device: DeviceName = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """See why it works: old images, dreams of them and new images in the features of a learned task.
-
-    Writes mid.png, mmd.png, tsne.png, confusion.png, dreams.png and diagnosis.json. The run must have kept its models
-    and dreamers: reverie run … --set 'keep=[models, dreamers]'. Two runs must share task 1 and the dreams of it:
-    make them in one folder with --share-first-task.
-
-    With --paper the runs are made first; stop it at any moment, the same command goes on. It ends by saying whether
-    the paper's finding holds.
-    """
-    from reverie import diagnose as diagnosis
-    from reverie import provenance
-    from reverie.progress import counting, following
-
-    said, command = beside(as_json), provenance.command_line()
-    if paper:
-        if run is not None:
-            raise UserError("--paper makes its own runs; leave the folder out, or leave --paper out.")
-        where = out or Path("runs") / f"diagnosis-{Path(preset).stem}-seed{seed}"
-        folders = diagnosis.paper_runs(
-            preset,
-            where,
-            lambda method: following(said, f"{Path(preset).stem} {method}"),
-            seed=seed,
-            settings=settings or (),
-            data=data,
-            device=device,
-            command=command,
-        )
-    elif run is None:
-        raise UserError("Say which run, by its folder; or let --paper make two.")
-    elif settings:
-        raise UserError("--set belongs to --paper: a run that is there already cannot be changed.")
-    else:
-        folders = [run, *([other] if other else [])]
-        where = out or (run.parent if other else run) / "diagnosis"
-    with counting(said, "reading images") as progress:
-        facts, files = diagnosis.diagnose(
-            folders, where, task=task, data=data, device=device, command=command, progress=progress
-        )
-    if as_json:
-        print_json(facts)
-        return
-    for made in diagnosis.as_tables(facts["runs"]):
-        print_table(*made)
-        console.print()
-    for line in [*diagnosis.lines(facts["runs"]), *map(str, files)]:
-        console.print(line, soft_wrap=True)
-
-
-@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie results --write README.md")
-def results(
-    folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
-    write: Annotated[
-        Path | None, typer.Option(help="Renew the tables in this file: `<!-- results: NAME -->` … `<!-- /results -->`")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tables of finished runs, made from their result files and from nothing else.
-
-    Put a run's result.json under FOLDER/PRESET/, by any name. Runs of one method with several seeds make one row.
-    """
-    from reverie import disk, tables
-    from reverie.errors import explaining
-
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}.")
-    if write is not None:
-        with explaining("read", "Name the file that holds the tables."):
-            text = write.read_text("utf-8")
-        disk.write_text(write, tables.rewritten(text, folder))
-        beside(as_json).print(f"{write}", soft_wrap=True)
-    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
-    if not inside:
-        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
-    if as_json:
-        print_json({inner.name: tables.results_records(inner) for inner in inside})
-    elif write is None:
-        for inner in inside:
-            console.print(f"{inner.name}\n\n{tables.results_table(inner)}", soft_wrap=True)
-
-
-@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5")
-def presets() -> None:
-    """List the experiments that come with reverie."""
-    from reverie.config import describe_preset, preset_names
-
-    table = Table("preset", "what it is", box=None)
-    for name in preset_names():
-        table.add_row(name, describe_preset(name))
-    console.print(table)
-
-
-@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5 --method lwf")
-def methods() -> None:
-    """List the methods, and what each keeps from one task to the next."""
-    from reverie.methods import find_method, methods_that_load
-
-    table = Table("method", "keeps", "what it does", box=None)
-    for name in methods_that_load():
-        cls = find_method(name)
-        about = (cls.__doc__ or cls.title).strip().partition("\n")[0]
-        table.add_row(name, str(cls.keeps), about)
-    console.print(table)
-
-
-@data_app.command("list", epilog="Example: reverie data list --data ~/datasets")
-def data_list(data: DataFolder = Path("data")) -> None:
-    """List the data sets, and whether each is there."""
-    from reverie.data.sources import ARCHIVES, SOURCES, locate
-
-    table = Table("source", "what it is", f"under {data}", box=None)
-    for name, (about, _) in SOURCES.items():
-        state = "always there" if name == "digits" else ""
-        if name in ARCHIVES:
-            try:
-                locate(name, data)
-                state = "found"
-            except UserError:
-                state = f"missing; reverie data get {name}" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
-        table.add_row(name, about, state)
-    console.print(table)
-
-
-@data_app.command("get", epilog="Example: reverie data get cifar100 --data ~/datasets")
-def data_get(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet.")],
-    data: DataFolder = Path("data"),
-    mirror: Annotated[
-        list[str] | None, typer.Option(help="Try this address first. May be given several times.")
-    ] = None,
-) -> None:
-    """Download a data set, compare it with its published checksum, and unpack it."""
-    from reverie.data.download import fetch
-    from reverie.progress import counting
-
-    with counting(console, f"downloading {name}") as progress:
-        folder = fetch(name, data, mirror or (), progress)
-    console.print(f"{name} is complete in {folder}", soft_wrap=True)
-
-
-@data_app.command("check", epilog="Example: reverie data check photos")
-def data_check(
-    what: Annotated[str, typer.Argument(help="cifar10, cifar100, tinyimagenet, imagenet, or a folder of images.")],
-    data: DataFolder = Path("data"),
-) -> None:
-    """Check a data set's files against the published checksums, or read and count its images (ImageNet's: count)."""
-    from reverie.config import DataConfig
-    from reverie.data.download import damaged_files
-    from reverie.data.folder import read_folder
-    from reverie.data.sources import ARCHIVES, locate, read
-    from reverie.progress import counting
-
-    if what in ARCHIVES:
-        folder = locate(what, data)
-        damaged = damaged_files(what, folder)
-        if damaged:
-            raise UserError(f"Damaged in {folder}: {', '.join(damaged)}. `reverie data get {what}` fetches them anew.")
-        if ARCHIVES[what].files:
-            console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
-            return
-    with counting(console, f"reading {what}") as progress:
-        if what in ARCHIVES:
-            dataset = read(DataConfig(source=what), data, progress)
-        else:
-            dataset = read_folder(Path(what), size=32, progress=progress)
-    table = Table("class", "training images", "test images", box=None)
-    for label, name in enumerate(dataset.class_names):
-        table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))
-    console.print(table)
-
-
-def _print_sections(sections: Sequence[Section], source: str) -> None:
-    for section in sections:
-        console.print(section.caption, soft_wrap=True)
-        for header, rows in (section.accuracy(), section.cost()):
-            print_table(header, rows)
-            console.print()
-    if source:
-        console.print(f"paper: {source}", soft_wrap=True)
-
-
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Nothing is cut off: in a terminal what is too long goes on in the next line, in a pipe lines are long."""
     shown = Table(box=None)
@@ -553,22 +70,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         shown.add_row(*row)
     (console if console.is_terminal else endless).print(shown)
-
-
-def _print_result(result: dict[str, Any], folder: Path) -> None:
-    from reverie.tables import COLUMNS, DASH, Row, method_title
-
-    table = Table(*COLUMNS, box=None)
-    cells = Row(method_title(result["method"]), [result]).cells()
-    table.add_row(*cells)
-    console.print(table)
-    after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])
-    console.print(f"accuracy after each task (%): {after}")
-    if cells[COLUMNS.index("Omega")] == DASH:
-        console.print(
-            f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True
-        )
-    console.print(f"{folder / 'result.json'}", soft_wrap=True)
 
 
 def print_json(content: Any) -> None:
@@ -583,21 +84,7 @@ def beside(as_json: bool) -> Console:
     return aside
 
 
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option} wants numbers such as 0,1,2, not {text!r}.") from None
-
-
-def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
-    for part in (chosen := text.split(",")):
-        if part not in known:
-            raise UserError(f"{option} takes {', '.join(known)}, not {part!r}.")
-    return chosen
-
-
-def _leave(message: str, code: int) -> NoReturn:
+def leave(message: str, code: int) -> NoReturn:
     aside.print(message, soft_wrap=True)
     sys.exit(code)
 
@@ -609,22 +96,19 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        _leave(f"reverie: {error}", 2)
+        leave(f"reverie: {error}", 2)
     except Interrupted:
-        _leave("reverie: stopped; everything so far is saved. The same command goes on from here.", 130)
+        leave("reverie: stopped; everything so far is saved. The same command goes on from here.", 130)
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != 130:  # which is what typer makes of Ctrl-C, without a word
             raise
-        _leave("reverie: stopped at once; the same command goes on from the last checkpoint.", 130)
+        leave("reverie: stopped at once; the same command goes on from the last checkpoint.", 130)
     except Diverged as error:
-        _leave(f"reverie: {error}", 1)
+        leave(f"reverie: {error}", 1)
     except OSError as error:
         if error.errno is None:
             raise
-        _leave(f"reverie: {error.filename or 'the disk'}: {os.strerror(error.errno)}.", 1)
+        leave(f"reverie: {error.filename or 'the disk'}: {os.strerror(error.errno)}.", 1)
 
 
-from reverie import cli_model, cli_page  # noqa: E402, F401  (their verbs join these)
-
-if __name__ == "__main__":
-    main()
+from reverie import cli_run, cli_model, cli_page, cli_data  # noqa: E402, F401, I001  (in the order of the help)

@@ -285,7 +285,6 @@ def evaluate(
         aside.print(
             f"No class of the model, so left aside with the {files} files inside: {brief([*made.unknown])}.",
             soft_wrap=True,
-            markup=False,
         )
     _name_unreadable(made.unreadable)
 

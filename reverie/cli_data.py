@@ -1,0 +1,81 @@
+"""The verbs of data sets, one small function each. Parse, call, print; help loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from reverie.cli import EXPERIMENTS, DataFolder, app, console
+from reverie.errors import UserError
+
+data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
+app.add_typer(data_app, name="data", rich_help_panel=EXPERIMENTS)
+
+
+@data_app.command("list", epilog="Example: reverie data list --data ~/datasets")
+def data_list(data: DataFolder = Path("data")) -> None:
+    """List the data sets, and whether each is there."""
+    from reverie.data.sources import ARCHIVES, SOURCES, locate
+
+    table = Table("source", "what it is", f"under {data}", box=None)
+    for name, (about, _) in SOURCES.items():
+        state = "always there" if name == "digits" else ""
+        if name in ARCHIVES:
+            try:
+                locate(name, data)
+                state = "found"
+            except UserError:
+                state = f"missing; reverie data get {name}" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
+        table.add_row(name, about, state)
+    console.print(table)
+
+
+@data_app.command("get", epilog="Example: reverie data get cifar100 --data ~/datasets")
+def data_get(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet.")],
+    data: DataFolder = Path("data"),
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="Try this address first. May be given several times.")
+    ] = None,
+) -> None:
+    """Download a data set, compare it with its published checksum, and unpack it."""
+    from reverie.data.download import fetch
+    from reverie.progress import counting
+
+    with counting(console, f"downloading {name}") as progress:
+        folder = fetch(name, data, mirror or (), progress)
+    console.print(f"{name} is complete in {folder}", soft_wrap=True)
+
+
+@data_app.command("check", epilog="Example: reverie data check photos")
+def data_check(
+    what: Annotated[str, typer.Argument(help="cifar10, cifar100, tinyimagenet, imagenet, or a folder of images.")],
+    data: DataFolder = Path("data"),
+) -> None:
+    """Check a data set's files against the published checksums, or read and count its images (ImageNet's: count)."""
+    from reverie.config import DataConfig
+    from reverie.data.download import damaged_files
+    from reverie.data.folder import read_folder
+    from reverie.data.sources import ARCHIVES, locate, read
+    from reverie.progress import counting
+
+    if what in ARCHIVES:
+        folder = locate(what, data)
+        damaged = damaged_files(what, folder)
+        if damaged:
+            raise UserError(f"Damaged in {folder}: {', '.join(damaged)}. `reverie data get {what}` fetches them anew.")
+        if ARCHIVES[what].files:
+            console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
+            return
+    with counting(console, f"reading {what}") as progress:
+        if what in ARCHIVES:
+            dataset = read(DataConfig(source=what), data, progress)
+        else:
+            dataset = read_folder(Path(what), size=32, progress=progress)
+    table = Table("class", "training images", "test images", box=None)
+    for label, name in enumerate(dataset.class_names):
+        table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))
+    console.print(table)
