@@ -69,23 +69,24 @@ class Measurement:
 def measure(
     preset: str,
     methods: Sequence[str],
-    tasks: Sequence[int],
+    tasks: Sequence[int] | None,
     modes: Sequence[str],
     steps: int,
     device: torch.device,
     settings: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Measurement]:
-    """Time `steps` steps of every phase of the given tasks (counted from 1)."""
+    """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last)."""
     made: list[Measurement] = []
     for method in methods:
         config = runs.configure(preset, method, settings=settings)
         stream = runs.make_stream(config, noise(config))
-        wrong = [task for task in tasks if not 1 <= task <= len(stream)]
+        chosen = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks
+        wrong = [task for task in chosen if not 1 <= task <= len(stream)]
         if wrong:
             raise UserError(f"{preset} has tasks 1 to {len(stream)}, not {wrong[0]}.")
         for mode in modes:
-            for task in tasks:
+            for task in chosen:
                 report(f"{method}, task {task}, {MODES[mode].name}")
                 made += _measure_task(config, stream, task - 1, MODES[mode], steps, device)
     return made

@@ -266,8 +266,8 @@ def evaluate(
 ) -> None:
     """Count how often a model is right: over all images, by class, for old and new classes; what it mistakes for what.
 
-    New are the classes of the last step. Folders that bear no name of a class are named and left aside. A file that
-    cannot be read is named and passed over; the exit code then is 1.
+    New are the classes of the last step that taught any. Folders that bear no name of a class are named and left
+    aside. A file that cannot be read is named and passed over; the exit code then is 1.
     """
     from reverie import answer
     from reverie.progress import counting
@@ -326,7 +326,8 @@ def classes(
         list[str] | None, typer.Option(help="OLD=NEW. May be given several times.", show_default=False)
     ] = None,
     remove: Annotated[
-        list[str] | None, typer.Option(help="Forget this class. May be given several times.", show_default=False)
+        list[str] | None,
+        typer.Option(help="Delete this class from the last layer. May be given several times.", show_default=False),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(help="A new model folder for the result.", show_default="changes MODEL itself")

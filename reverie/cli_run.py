@@ -72,7 +72,8 @@ def run(
 ) -> None:
     """Learn a stream of tasks with one method, and report the figures.
 
-    Stop it at any moment with Ctrl-C; the same command goes on from there and ends with the same figures.
+    Stop it at any moment with Ctrl-C; the same command goes on from there and ends with the same figures
+    (on a CPU, to the last bit).
     A finished run is recognised and shown again. To use your own images, write a YAML file:
 
         extends: digits-5
@@ -262,7 +263,12 @@ def tune(
 def bench(
     preset: Preset = "cifar100-10",
     methods: Annotated[str, typer.Option(help="Which methods.")] = "base,lwf,deepinversion,abd",
-    tasks: Annotated[str, typer.Option(help="Which tasks, counted from 1: does a step cost more later on?")] = "2,10",
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Which tasks, counted from 1: does a step cost more later on?", show_default="second and last"
+        ),
+    ] = "",
     modes: Annotated[
         str, typer.Option(help="fp32, tf32 (both eager), captured, fast; the first is what the last is compared with.")
     ] = "fp32,tf32,fast",
@@ -283,7 +289,7 @@ def bench(
 
     where = find_device(device)
     chosen = _choices(modes, benchmark.MODES, "--modes") if where.type == "cuda" else ["fp32"]
-    numbers = _numbers(tasks, "--tasks")
+    numbers = _numbers(tasks, "--tasks") if tasks else None
     with beside(as_json).status("") as status:
         made = benchmark.measure(
             preset, methods.split(","), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +121,31 @@ class Learner:
         to_check = extend.read_check(Path(check), step) if check else None
         if wish.budget:
             step = extend.within(wish.budget, step, self.device)
-        lineage = self._saved.lineage if self._saved else ()
-        lineage += (self._digest,) if self._digest else ()
-        self._saved, report = extend.learn(step, self.device, observer, to_check, lineage)
+        self._saved, report = extend.learn(step, self.device, observer, to_check, self._lineage())
         self._digest = self._task_learner = None
         return report
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Other names for classes, from old to new."""
+        from reverie.classes import rename
+
+        self._become(rename(self.saved, names))
+
+    def remove(self, names: Collection[str]) -> None:
+        """Never answer these classes again; docs/serving.md says what this means, and what it does not."""
+        from reverie.classes import remove
+
+        self._become(remove(self.saved, [names] if isinstance(names, str) else names))
+
+    def _become(self, changed: SavedModel) -> None:
+        if changed is not self._saved:
+            self._saved = replace(changed, lineage=self._lineage())
+            self._digest = self._task_learner = None
+
+    def _lineage(self) -> tuple[str, ...]:
+        """Of what is made from the model as it is."""
+        before = self._saved.lineage if self._saved else ()
+        return (*before, self._digest) if self._digest else before
 
     def predict(self, images: Any, *, top: int = 1, reject: bool | float = False) -> list[Answer]:
         """The names that fit best, for files, folders, or images: arrays, tensors or PIL images, one or many.

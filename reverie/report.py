@@ -447,7 +447,7 @@ def _costs(rows: Sequence[Row], styles: Mapping[str, int]) -> list[Figure]:
     steps = {row.title: Cost.of(row.results).seconds_a_step for row in rows}
     known = {title: 1000 * value for title, value in steps.items() if value is not None}
     if known:
-        about = "Milliseconds of a step on one batch in the phase “learn”, from the second task on."
+        about = "Milliseconds of a step on one batch, in all phases but the dreamer's, from the second task on."
         figures.append(_bars("Time a batch", about, list(known), {"a step": list(known.values())}, "ms", "method"))
     return figures
 

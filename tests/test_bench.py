@@ -30,6 +30,13 @@ def test_every_phase_of_every_task_asked_for_is_timed():
         assert measured.peak_memory_bytes is None
 
 
+def test_without_a_word_the_second_task_and_the_last_are_timed():
+    made = bench.measure("digits-5", ["base"], None, ["fp32"], 2, CPU, TINY)
+    assert [item.task for item in made] == [2, 5]
+    made = bench.measure("digits-5", ["base"], None, ["fp32"], 2, CPU, [*TINY, "stream.take=1"])
+    assert [item.task for item in made] == [1]
+
+
 def test_a_method_with_a_coreset_is_timed_with_one():
     made = bench.measure("digits-5", ["rehearsal", "bic"], [3], ["fp32"], 2, CPU, TINY)
     assert [(m.method, m.phase) for m in made] == [("rehearsal", "learn"), ("bic", "learn"), ("bic", "correct")]

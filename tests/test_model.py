@@ -145,6 +145,23 @@ def test_it_is_evaluated_on_a_folder_and_on_images_in_memory(learner, root):
         learner.evaluate((torch.rand(1, 3, 8, 8), ["zebra"]))
 
 
+def test_classes_are_renamed_and_removed_and_the_lineage_tells(learner, tmp_path):
+    first, *others = learner.classes
+    learner.save(tmp_path / "before")
+    learner.rename({first: first})
+    assert learner.saved.lineage == ()  # nothing has changed
+    learner.rename({first: "something else"})
+    assert learner.classes == ("something else", *others)
+    learner.remove("something else")
+    assert learner.classes == tuple(others)
+    assert learner.saved.lineage == (model_io.digest(tmp_path / "before"),)
+    assert [entry.get("action") for entry in learner.saved.ledger[-2:]] == ["renamed", "removed"]
+    learner.save(tmp_path / "after")
+    assert reverie.load(tmp_path / "after").classes == tuple(others)
+    with pytest.raises(UserError, match="knows no class 'something else'"):
+        learner.remove(["something else"])
+
+
 def test_it_dreams_of_what_it_knows(learner):
     dreams = learner.dream(2, steps=3)
     assert dreams.class_names == ("0", "1")
