@@ -22,6 +22,23 @@ def test_a_file_is_replaced_in_one_move(tmp_path):
     assert [entry.name for entry in file.parent.iterdir()] == ["x.json"]
 
 
+def test_who_has_the_old_file_open_or_linked_keeps_it(tmp_path):
+    disk.write_text(tmp_path / "x", "old")
+    os.link(tmp_path / "x", tmp_path / "y")
+    disk.write_text(tmp_path / "x", "new")
+    assert (tmp_path / "y").read_text() == "old"
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_the_name_is_too(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.fstat(handle)))
+    disk.write_text(tmp_path / "x", "new")
+    assert seen[0].st_size == 3
+    seen.clear()
+    disk.write_folder(tmp_path / "z", lambda scratch: None)
+    assert seen[-1].st_ino == tmp_path.stat().st_ino
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     file = tmp_path / "x"
     disk.write_text(file, "old")

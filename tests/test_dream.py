@@ -1,6 +1,7 @@
 """The dreamer: its losses against the formulas, what it moves, and what its dreams depend on."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -210,3 +211,27 @@ def test_a_carried_dreamer_keeps_weights_and_adam_through_its_state():
         Engine(torch.device("cpu")).run(made.phase(), 1)
     for x, y in zip(a.generator.parameters(), b.generator.parameters(), strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_dreamer_is_trained_in_full_precision_unless_it_is_said_otherwise(mixed):
+    assert dreamer(config=replace(SMALL, mixed=mixed)).phase().full_precision is not mixed
+
+
+def test_a_class_counts_as_dreamed_of_from_a_tenth_of_its_share_on(monkeypatch):
+    made, asked = dreamer(4), []
+
+    def rooms(count):
+        asked.append(count)
+        labels = torch.tensor([0] * 12 + [1] * 300 + [2] * 188)  # 13 would be a tenth of a fair share
+        yield torch.empty(0), labels, torch.full((500,), 0.5)
+
+    monkeypatch.setattr(made, "rooms", rooms)
+    found = made.coverage()
+    assert found["covered"] == 2
+    assert found["shares"] == [0.024, 0.6, 0.376, 0.0]
+    assert asked == [500]
+    many = dreamer(40)
+    monkeypatch.setattr(many, "rooms", rooms)
+    many.coverage()
+    assert asked == [500, 800]

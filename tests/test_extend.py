@@ -87,6 +87,11 @@ def test_they_can_refine_classes_without_any_new_one(world, tmp_path, method):
     assert saved.ledger[-1]["classes"] == [] and saved.ledger[-1]["refined"] == ["0", "1"]
 
 
+def test_refined_images_keep_their_class(world):
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "known"), wish(on_known_class="refine"))
+    assert {*step.counts(step.train)} == {*step.counts(step.held_out)} == {"0", "1"}
+
+
 def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
     """Zeros drawn white on black become black on white: the old model fails, the refined one does not."""
     turned = tmp_path / "turned" / "0"

@@ -9,6 +9,7 @@ from torch import nn
 
 from reverie import disk, first_task
 from reverie.data.feed import Batch
+from reverie.data.images import Dataset
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.errors import Interrupted
@@ -183,6 +184,7 @@ def key_of(tmp_path, monkeypatch):
         {"settings": ["net.name=resnet14"]},
         {"settings": ["data.size=10"]},
         {"settings": ["engine.precision=bf16"]},
+        {"settings": ["train.even=true"]},
     ],
     ids=str,
 )
@@ -215,6 +217,9 @@ def test_other_code_and_another_machine_share_nothing(tiny, key_of, monkeypatch)
         assert key_of(tiny("base")) != usual
     with monkeypatch.context() as patched:
         patched.setattr("reverie.provenance.environment", lambda device: {"device": "cpu", "threads": 7})
+        assert key_of(tiny("base")) != usual
+    with monkeypatch.context() as patched:
+        patched.setattr(Dataset, "fingerprint", lambda self: "other")
         assert key_of(tiny("base")) != usual
 
 

@@ -2,12 +2,13 @@
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
-from reverie import disk, extend
+from reverie import disk, extend, model_io
 from reverie.errors import Diverged, Interrupted, UserError
 from reverie.extend import Wish
 from reverie.job import learn_folder
@@ -78,6 +79,9 @@ def test_another_job_for_the_same_target_is_refused_with_the_difference(world, t
         learn_folder(
             world / "second", tmp_path / "new", world / "old", Wish(seed=1, settings=QUICK_STEP[:1]), device="cpu"
         )
+    model_io.save(tmp_path / "other", replace(model_io.load(world / "old"), rejection=0.123))
+    with pytest.raises(UserError, match=r"other values of: the model to extend\."):
+        learn_folder(world / "second", tmp_path / "new", tmp_path / "other", wish(), device="cpu")
     extended(world, "second", tmp_path / "new")  # the first one is still whole
 
 

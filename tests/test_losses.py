@@ -285,3 +285,17 @@ def test_half_precision_is_widened_before_sums_of_the_new_losses():
         losses.reconstruction(half, half.sigmoid(), torch.ones(3)),
     )
     assert all(loss.dtype in (torch.float32, torch.float64) for loss in made)
+
+
+@pytest.mark.parametrize("loss", ["smoothness", "relation", "features"])
+def test_inside_mixed_precision_they_are_computed_in_single(loss):
+    a, b, head = (random(6, 8, seed=seed).float() for seed in range(3))
+    images = random(2, 3, 8, 8).float()
+    computed = {
+        "smoothness": lambda: losses.smoothness(images, losses.blur_matrix(8).float()),
+        "relation": lambda: losses.relation_distillation(a, b),
+        "features": lambda: losses.weighted_feature_distillation(a, b, head),
+    }[loss]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = computed()
+    torch.testing.assert_close(inside, computed(), rtol=0, atol=0)

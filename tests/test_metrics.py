@@ -29,6 +29,8 @@ def test_accuracy_after_a_task_weighs_tasks_by_their_test_images():
 
 def test_forgetting_is_the_best_there_was_less_what_is_left():
     assert metrics.forgetting(MATRIX) == pytest.approx(((0.9 - 0.6) + (0.8 - 0.3)) / 2)
+    late = np.array([[0.5, NAN, NAN], [0.7, 0.8, NAN], [0.9, 0.3, 0.7]])  # the first task was best after the second
+    assert metrics.forgetting(late) == pytest.approx(((0.7 - 0.9) + (0.8 - 0.3)) / 2)
 
 
 def test_backward_transfer_is_what_came_after_learning():

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import reverie
 from reverie import disk, runs
 from reverie.errors import Interrupted, UserError
+from reverie.journal import Journal
 from reverie.methods import method_names
 from reverie.predictions import Predictions
 from reverie.runs import RunObserver, execute
@@ -332,6 +333,18 @@ def test_a_damaged_result_is_an_error_that_says_what_to_do(tiny, tmp_path, conte
         execute(config, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     assert execute(config, tmp_path / "run")["schema"] == 1
+
+
+def test_a_checkpoint_inside_another_phase_is_passed_over_and_later_events_are_taken_back(tmp_path):
+    folder = runs.RunFolder(tmp_path)
+    kept = {"task": 1, "phase": 0, "seconds": [{}, {}], "sessions": [], "events": 3}
+    disk.write_state(folder.resting, {**kept, "learner": {}})
+    disk.write_state(folder.moving, {**kept, "task": 0, "snapshot": {"done": 5}})
+    folder.events.write_text("{}\n{}\n")
+    resting, snapshot = Journal(folder, 30.0, lambda: None).recover()
+    assert resting["task"] == 1
+    assert snapshot is None
+    assert folder.events.read_text() == "{}\n"
 
 
 def test_two_processes_do_not_work_in_one_folder(tiny, tmp_path):

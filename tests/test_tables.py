@@ -50,6 +50,13 @@ def test_a_row_is_the_mean_and_the_sample_deviation_over_seeds():
     assert rows[1].cells()[1] == "20.0"
 
 
+def test_a_figure_of_nought_counts():
+    steady = result("abd", 0.5)
+    steady["metrics"]["forgetting"] = 0.0
+    (row,) = tables.rows_of([steady, result("abd", 0.7, seed=1)])
+    assert row.values("forgetting") == [0.0, 0.25]
+
+
 def test_what_is_not_known_is_a_dash():
     assert tables.rows_of([result("joint", 0.9, omega=1.0)])[0].cells() == [
         "Upper Bound",
@@ -239,6 +246,7 @@ def test_a_row_stands_beside_the_papers_figure_with_difference_and_verdict(secti
         "verdict": "below",  # the tolerance is 2 sqrt(2 / 2 + 1.44 / 3) = 2.4
     }
     assert abd[6:10] == ["69.0 ± 1.4", "69.6 ± 1.6", "-0.6", "agrees"]
+    assert tables.record(section.rows[0])["final_accuracy_difference"] == pytest.approx(-2.7)
     assert lwf[2:7] == ["50.0", "–", "–", "–", "–"]
 
 
@@ -255,6 +263,7 @@ def test_cost_counts_from_the_second_task_on(section):
         peak_memory_bytes=2_400_000_001,
         kept_bytes=6_144_000,
     )
+    assert Cost.of(section.rows[0].results[::-1]) == Cost.of(section.rows[0].results)
     assert section.cost()[1][0] == ["ABD", "40", "6", "3", "2.4 GB", "6.14 MB"]
 
 

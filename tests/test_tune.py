@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +82,17 @@ def test_a_fold_is_training_images_of_the_first_half_and_each_is_judged_once(dig
         assert sorted(map(content, torch.cat([part.train.pixels, part.test.pixels]))) == every
         judged += map(content, part.test.pixels)
     assert sorted(judged) == every
+
+
+def test_every_fold_is_a_data_set_of_its_own(digits):
+    _, dataset = digits
+    known_by_content = replace(dataset, content="abc")  # as folders of images are
+    folds = [tune.fold_of(known_by_content, [0, 1], fold, 3, 0) for fold in range(3)]
+    assert len({part.fingerprint() for part in folds}) == 3
+
+
+def test_a_point_that_diverged_on_one_fold_is_worse_than_any_other():
+    assert Point(("a=1",), (0.9, None, 0.9)).mean < Point(("a=2",), (0.01, 0.0, 0.01)).mean
 
 
 def test_tuning_never_touches_the_test_images(tmp_path, guarded, monkeypatch):

@@ -91,6 +91,8 @@ def test_one_pass_with_momentum_019_is_the_released_codes_two_updates(scene):
 
 def test_the_paper_recipe_updates_statistics_once(scene):
     assert {layer.momentum for layer in batchnorm_layers(scene("abd", 3, 2).classifier)} == {0.1}
+    first = scene("abd", 0, 2, recipe="released")  # which changes it from the second task on
+    assert {layer.momentum for layer in batchnorm_layers(first.classifier)} == {0.1}
 
 
 def test_a_network_that_came_with_another_momentum_keeps_it(scene):

@@ -158,6 +158,44 @@ def test_a_carried_generator_is_declared_and_counted(tiny, tiny_stream):
     assert made.ledger[-1]["keeps"] == "networks"
     assert made.ledger[-1]["kept_bytes"] == count_bytes(state) > count_bytes(made.method.dreamer.generator.state_dict())
     assert set(state) == {"dreamer"}
+    assert "dreamer" not in made.ledger[-1]["not_kept"]
+
+
+def test_a_carried_dreamer_gets_every_new_teacher(tiny, tiny_stream):
+    made = TaskLearner.fresh(tiny("abd", "dream.life=carried", seed=5), _preprocessing(tiny_stream), classes=10)
+    first, second, third = list(tiny_stream)[:3]
+    made.learn(first)
+    made.learn(second)
+    assert made.method.dreamer.teacher is made.classifier
+    made.method.begin(third)
+    dreamer = made.method.dreamer
+    assert dreamer.teacher is made.method.teacher is not made.classifier
+    assert dreamer.watched.head.weight is dreamer.teacher.head.weight
+    assert dreamer.seed == 5
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"),
+    [
+        ("lwf", "distillation"),
+        ("lwf-synthetic", "distillation"),
+        ("lwf-coreset", "distillation"),
+        ("deepinversion", "distillation_real"),
+        ("deepinversion", "distillation_dreamed"),
+        ("dgr", "distillation"),
+        ("abd", "distillation"),
+        ("e2e", "distillation"),
+    ],
+)
+def test_weights_and_temperatures_of_distillation_are_heeded(scene, method, loss):
+    def value(*settings):
+        return float(scene(method, 3, 2, *settings, phase_name="learn").losses()[loss].detach())
+
+    usual, options = value(), vars(find_method(method).Options())
+    if "distillation" in options:
+        assert value("method.distillation=0.5") == pytest.approx(0.5 / options["distillation"] * usual)
+    if "temperature" in options:
+        assert value("method.temperature=5") != pytest.approx(usual)
 
 
 @pytest.mark.parametrize("name", method_names())

@@ -40,6 +40,12 @@ def test_half_of_each_batch_is_new_and_half_is_drawn_from_the_coreset(second_tas
     assert not torch.equal(labels[0][:, 8:], labels[1][:, 8:])  # afresh each epoch
 
 
+def test_a_coreset_smaller_than_half_a_batch_is_drawn_from_again_and_again(second_task):
+    _, _, (phase,) = second_task("rehearsal", "coreset.size=4", "train.batch_size=16")
+    phase.feed.begin(1, 0)
+    assert (phase.feed.draw().labels < 2).sum() == 8
+
+
 def test_a_batch_of_odd_size_has_one_more_new_image(second_task):
     _, _, (phase,) = second_task("rehearsal", "train.batch_size=7")
     phase.feed.begin(1, 0)

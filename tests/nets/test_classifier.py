@@ -31,6 +31,13 @@ def test_growing_adds_rows_and_leaves_the_old_ones_alone(sizes):
         before = logits.detach()
 
 
+def test_new_rows_begin_unlike_those_before():
+    classifier = make()
+    classifier.grow(["a", "b"])
+    classifier.grow(["c", "d"])
+    assert not torch.equal(classifier.head.weight[:2], classifier.head.weight[2:])
+
+
 def test_with_all_rows_from_the_start_only_the_classes_seen_are_answered():
     classifier = make(rows=10)
     classifier.grow(["a", "b"])
