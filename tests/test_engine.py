@@ -182,6 +182,32 @@ def test_weights_that_the_last_step_broke_are_noticed_though_no_loss_has_seen_th
         Engine(CPU).run(replace(last, optimizer=SGD(1e30)), 0)
 
 
+def test_running_statistics_that_broke_are_noticed_though_weights_are_whole():
+    model = net()
+
+    def losses(batch):
+        found = model[3].weight.square().sum()
+        model[1].running_var.fill_(math.inf)
+        return {"fine": found}
+
+    with pytest.raises(Diverged, match=r"'1\.running_var' is no longer a number"):
+        Engine(CPU).run(phase(model, losses=losses, epochs=None, steps=1), 0)
+
+
+def test_what_is_prepared_needs_no_gradient_and_the_global_generator_is_left_as_it_was():
+    model, seen = net(), []
+
+    def prepare(batch, rng):
+        seen.append(model(batch.images).requires_grad)
+        return batch
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    Engine(CPU).run(phase(model, prepare=prepare), 0)
+    assert not any(seen)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_network_may_have_constants_that_are_no_numbers():
     model = net()
     model.register_buffer("mask", torch.full((3, 3), -math.inf))

@@ -51,6 +51,15 @@ def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_every_task_and_every_phase_has_random_numbers_of_its_own(tiny, tiny_stream, monkeypatch):
+    seeds = []
+    monkeypatch.setattr("reverie.engine.Engine.run", lambda self, phase, seed, *_: seeds.append(seed))
+    learner = TaskLearner.fresh(tiny("abd"), _preprocessing(tiny_stream))
+    for task in list(tiny_stream)[:3]:
+        learner.learn(task)
+    assert len({*seeds}) == len(seeds) == 5
+
+
 def test_answers_that_are_no_numbers_are_not_counted_as_answers(learned, tiny_stream):
     with torch.no_grad():
         for parameter in learned.classifier.parameters():

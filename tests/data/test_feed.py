@@ -56,6 +56,13 @@ def test_an_epoch_shows_each_image_at_most_once_and_fills_every_batch(count, bat
         assert torch.equal((b.images[:, 0, 0, 0] * 255).round().long(), b.labels)
 
 
+def test_two_sources_are_not_shuffled_alike():
+    a, b = Source(numbered(16), 4), Source(numbered(16), 4)
+    assert not torch.equal(a.plan(1, 0, 4)[0], b.plan(1, 1, 4)[0])
+    labels = torch.cat([batch.labels.view(2, 4) for batch in epoch(DeviceFeed([a, b], PLAIN, CPU))], dim=1)
+    assert not torch.equal(*labels)
+
+
 @pytest.mark.parametrize("kind", [DeviceFeed, StreamingFeed])
 def test_classes_are_drawn_evenly_however_many_images_they_have(kind):
     images = numbered(60)
