@@ -289,6 +289,16 @@ def test_one_class_alone_is_no_reason_to_accept(tiny):
     assert "nothing yet to tell it from" in report.reasons[0]
 
 
+def test_just_enough_is_enough(tiny):
+    report = judge(learner(tiny, 2), learner(tiny, 3), seen(2, 10), dreams_of(0, 1, each=5))
+    assert (report.verdict, report.reasons) == ("accept", ())
+    few = judge(learner(tiny, 2), learner(tiny, 3), seen(2, 10), dreams_of(0, 1, each=4))
+    assert (few.verdict, few.reasons) == ("look closer", ("too few dreams of ant, bee",))
+    half = MemoryImages(torch.cat([shown(2, 30), shown(3, 3), shown(0, 3)]), torch.tensor([2] * 30 + [3] * 6))
+    report = judge(learner(tiny, 2), learner(tiny, 4), half, dreams_of(0, 1))
+    assert (report.verdict, report.reasons) == ("accept", ())
+
+
 @pytest.mark.parametrize(
     ("count", "dreams", "why"),
     [
