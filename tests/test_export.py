@@ -78,7 +78,7 @@ def says_nothing_of_this_machine(file: Path) -> bool:
     return str(Path(exporting.__file__).parent).encode() not in content and b"site-packages" not in content
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("mobilenet_v3_small", marks=pytest.mark.long)])
 def test_onnxruntime_gives_the_same_probabilities_of_real_images(name, photo_model, photos, tmp_path):
     model = SavedModel(used(Torchvision(name), AT_32), photo_model.config, [], rejection=0.625)
     made = export(model, "onnx", tmp_path / "model.onnx")

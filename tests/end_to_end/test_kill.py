@@ -68,28 +68,21 @@ def assert_same(a: Path, b: Path) -> None:
     assert results[0]["metrics"] == results[1]["metrics"]
 
 
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory) -> Path:
+@pytest.fixture
+def untouched(tmp_path) -> Path:
     """A run that nobody stopped."""
-    folder = tmp_path_factory.mktemp("untouched") / "abd"
+    folder = tmp_path / "untouched"
     finish("abd", folder)
     return folder
 
 
-def test_killed_in_training_and_in_dreaming_it_ends_the_same(untouched, tmp_path):
+def test_killed_in_training_and_in_dreaming_and_stopped_by_ctrl_c_it_ends_the_same(untouched, tmp_path):
     folder = tmp_path / "abd"
     stop_inside("abd", folder, 1, "learn", signal.SIGKILL)
     stop_inside("abd", folder, 2, "dream", signal.SIGKILL)
-    stop_inside("abd", folder, 3, "learn", signal.SIGKILL)
+    stopped = stop_inside("abd", folder, 3, "learn", signal.SIGINT)
+    assert stopped.returncode == 130
+    assert "The same command goes on from here" in stopped.stderr.read()
     result = finish("abd", folder)
     assert_same(untouched, folder)
     assert len(result["sessions"]) == 4
-
-
-def test_ctrl_c_saves_the_last_step_and_says_how_to_go_on(untouched, tmp_path):
-    folder = tmp_path / "abd"
-    process = stop_inside("abd", folder, 2, "learn", signal.SIGINT)
-    assert process.returncode == 130
-    assert "The same command goes on from here" in process.stderr.read()
-    finish("abd", folder)
-    assert_same(untouched, folder)
