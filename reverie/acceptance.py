@@ -21,6 +21,7 @@ from reverie.config import build
 from reverie.data.images import Images, images_at_once
 from reverie.methods.base import count_bytes
 from reverie.metrics import calibration_error
+from reverie.names import brief
 from reverie.nets import count_parameters
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ NEW_ACCURACY = (0.80, 0.50)  # of held-out images of new classes that are named 
 AGREEMENT = (0.90, 0.70)  # of dreams that are named as the previous model names them
 UNFLIPPED = (0.95, 0.80)  # of labelled check images that are not right before and wrong after
 CLASS_SHARE = 0.50  # of each class alone; below, a person should look closer
+SOME = 5  # classes that a reason names
 FEW, FEW_OF_CLASS = 10, 5  # fewer images than this, in all and of a class, say too little
 RULE = (
     f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out images of new classes are named rightly (and of known "
@@ -363,7 +365,7 @@ def _verdict(
         judged = {share.name for share in dreams.by_class if share.images >= FEW_OF_CLASS}
         unseen = [name for name in old if name not in judged]
         if unseen:
-            reasons.append(f"too few dreams of {_some(unseen)}")
+            reasons.append(f"too few dreams of {brief(unseen, SOME, str)}")
     if check and check.negative_flips is not None:
         want(1 - check.negative_flips, check.images, UNFLIPPED, "check images without a negative flip")
     elif check:
@@ -379,7 +381,7 @@ def _verdict(
         shares = judged_on.by_class if judged_on else ()
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.images >= FEW_OF_CLASS]
         if weak:
-            reasons.append(f"below {CLASS_SHARE:.0%} on {said}: {_some(weak)}")
+            reasons.append(f"below {CLASS_SHARE:.0%} on {said}: {brief(weak, SOME, str)}")
     return ("reject" if rejected else "look closer" if reasons else "accept"), reasons
 
 
@@ -415,7 +417,3 @@ def _arrow(before: Any, after: Any, shown: Any) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

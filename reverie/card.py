@@ -15,6 +15,7 @@ import yaml
 
 from reverie.config import ADOPTED
 from reverie.errors import UserError
+from reverie.names import brief
 from reverie.nets import count_parameters
 from reverie.version import __version__
 
@@ -142,5 +143,4 @@ def _kept(entry: Mapping[str, Any]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(plain(name) for name in names[:NAMED])
-    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown or DASH
+    return brief(names, NAMED, plain) or DASH

@@ -121,7 +121,7 @@ def demo(
     """Five methods learn handwritten digits, two classes at a time; needs no data and no GPU.
 
     Ends with a table, a plot of accuracy by task, a sheet of the digits that ABD dreamed, and a page that shows all of
-    it and more: open page.html in a browser. About two minutes on two cores for one seed.
+    it and more: open page.html in a browser. Two to four minutes on two cores for one seed.
     """
     from reverie import provenance, tables
     from reverie.demo import run_demo

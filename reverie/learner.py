@@ -178,7 +178,8 @@ class TaskLearner:
                 logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
             if not bool(logits.isfinite().all()):  # weights may be large beyond use, and numbers still
                 raise Diverged(
-                    "The network's answers are no longer numbers. A lower learning rate may help: --set train.lr=…"
+                    "The network's answers are no longer numbers. If it has just been trained, a lower learning rate "
+                    "may help: --set train.lr=…"
                 )
             yield logits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reverie.errors import UserError
@@ -21,9 +21,9 @@ def in_order(names: Iterable[object]) -> list[Any]:
     return [by_label[str(label)] for label in range(len(names))]
 
 
-def brief(names: Sequence[str], most: int = 8) -> str:
+def brief(names: Sequence[str], most: int = 8, written: Callable[[str], str] = repr) -> str:
     """For a sentence, the first few of them."""
-    shown = ", ".join(repr(name) for name in names[:most])
+    shown = ", ".join(written(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
