@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import glob
+import hashlib
 import io
 import json
 import os
@@ -15,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 SCRATCH = ".reverie-"  # how the name of everything begins that is not yet whole
+PART = 12 * 2**20  # bytes of a state in one file at most, so that it travels where large files do not
 
 
-def write_bytes(file: Path, content: bytes) -> None:
+def write_bytes(file: Path, content: bytes | memoryview) -> None:
     """Write beside the file, flush to the disk, then take its place in one move. Who may read it stays as it is."""
     file = _behind_links(file)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,34 @@ def read_json(file: Path) -> Any:
 
 
 def write_state(file: Path, state: Mapping[str, Any]) -> None:
-    write_bytes(file, state_bytes(state))
+    """A large state lies beside the file in parts that the file names; it takes its place when they are all there."""
+    content = state_bytes(state)
+    parts: dict[str, memoryview] = {}
+    if len(content) > PART:
+        token, whole = secrets.token_hex(4), memoryview(content)
+        begins = range(0, len(content), PART)
+        parts = {f"{file.name}.{token}-{n}": whole[begin : begin + PART] for n, begin in enumerate(begins, start=1)}
+        content = state_bytes({"parts": [*parts], "digest": hashlib.sha256(whole).hexdigest()})
+    try:
+        for name, part in parts.items():
+            write_bytes(file.with_name(name), part)
+        write_bytes(file, content)
+    except BaseException:
+        for name in parts:
+            file.with_name(name).unlink(missing_ok=True)
+        raise
+    _remove_parts(file, but=parts)
+
+
+def remove_state(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    _remove_parts(file)
+
+
+def _remove_parts(file: Path, but: Container[str] = ()) -> None:
+    for part in file.parent.glob(f"{glob.escape(file.name)}.*"):
+        if part.name not in but:
+            part.unlink()
 
 
 def state_bytes(state: Mapping[str, Any]) -> bytes:
@@ -76,7 +106,13 @@ def read_state(file: Path) -> dict[str, Any]:
     import torch
 
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return state
+    if set(state) != {"parts", "digest"}:
+        return state
+    content = b"".join(file.with_name(name).read_bytes() for name in state["parts"])
+    if hashlib.sha256(content).hexdigest() != state["digest"]:
+        raise ValueError("its parts do not belong together")
+    whole: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return whole
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

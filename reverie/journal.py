@@ -33,7 +33,7 @@ class RunFolder:
     config.yaml       what is run, and the fingerprint of the data
     events.jsonl      what happened: losses by phase and epoch, accuracies, times
     tasks/01/         predictions.npz (for every test image), dreams.png; on wish the model and the dreamer
-    checkpoint/       resting.pt (written when a phase begins), moving.pt (every half minute inside it)
+    checkpoint/       resting.pt (written when a phase begins), moving.pt (every half minute inside it), and their parts
     model/            the final classifier
     result.json       written last: a run that has one is finished
     """
@@ -203,7 +203,7 @@ class Journal(LearnerObserver):
                 "events": self._events_size(),
             },
         )
-        self.folder.moving.unlink(missing_ok=True)
+        disk.remove_state(self.folder.moving)
 
     def _save_moving(self, snapshot: Snapshot) -> None:
         """What has moved since the phase began."""

@@ -95,6 +95,71 @@ def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.parametrize("numbers", [0, 3_000_000, 3_145_728, 8_000_000])
+def test_no_file_of_a_large_state_is_larger_than_16_mib(tmp_path, numbers):
+    file, state = tmp_path / "x.pt", {"a": torch.randn(numbers), "b": 5}
+    disk.write_state(file, state)
+    assert max(entry.stat().st_size for entry in tmp_path.iterdir()) < 16 * 2**20
+    again = disk.read_state(file)
+    assert torch.equal(again["a"], state["a"])
+    assert again["b"] == 5
+    disk.remove_state(file)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_parts_of_an_earlier_state_go_when_the_next_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "PART", 1000)
+    file = tmp_path / "x.pt"
+    (tmp_path / "x.pth").write_text("somebody else's")
+    disk.write_state(file, {"a": torch.ones(1000)})
+    before = {*tmp_path.iterdir()}
+    assert len(before) > 5
+    disk.write_state(file, {"a": torch.zeros(2000)})
+    assert not before & {*tmp_path.glob("x.pt.*")}
+    assert torch.equal(disk.read_state(file)["a"], torch.zeros(2000))
+    monkeypatch.setattr(disk, "PART", 10**6)
+    disk.write_state(file, {"a": 1})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["x.pt", "x.pth"]
+
+
+def test_a_large_state_that_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "PART", 1000)
+    file = tmp_path / "x.pt"
+    disk.write_state(file, {"a": torch.ones(1000)})
+    before, fsync, calls = {*tmp_path.iterdir()}, os.fsync, []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == 4:
+            raise OSError(28, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.write_state(file, {"a": torch.zeros(1000)})
+    assert {*tmp_path.iterdir()} == before
+    assert torch.equal(disk.read_state(file)["a"], torch.ones(1000))
+
+
+@pytest.mark.parametrize("harm", ["missing", "shortened", "changed", "of another"])
+def test_a_state_with_a_part_that_is_not_right_is_refused(tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(disk, "PART", 1000)
+    file = tmp_path / "x.pt"
+    disk.write_state(file, {"a": torch.ones(1000)})
+    part = min(tmp_path.glob("x.pt.*-3"))
+    if harm == "missing":
+        part.unlink()
+    elif harm == "shortened":
+        part.write_bytes(part.read_bytes()[:-1])
+    elif harm == "changed":
+        part.write_bytes(b"x" * 1000)
+    else:
+        (tmp_path / "secret").write_bytes(b"x")
+        torch.save({"parts": ["../secret"], "digest": ""}, file)
+    with pytest.raises((OSError, ValueError)):
+        disk.read_state(file)
+
+
 def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
     def fill(folder):
         (folder / "a").write_text("1")

@@ -202,6 +202,32 @@ def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, method, set
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
 
+class StopBetween(RunObserver):
+    """Stops the run when a task has ended and the next has not begun."""
+
+    def task_begins(self, index, count):
+        if index == 2:
+            raise Interrupted
+
+
+@pytest.mark.parametrize("observer", [StopBetween(), StopAt(3, "learn", 20)])
+def test_a_large_checkpoint_travels_in_parts(tiny, tmp_path, monkeypatch, observer):
+    """As that of the released recipe does, whose generator is carried from task to task."""
+    monkeypatch.setattr(disk, "PART", 20_000)
+    config = tiny("abd", THREE, recipe="released")
+    execute(config, tmp_path / "a" / "run")
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "b" / "run", observer=observer, checkpoint_seconds=0)
+    there = shutil.copytree(tmp_path / "b" / "run", tmp_path / "c" / "run")
+    shutil.rmtree(tmp_path / "b")
+    sizes = [file.stat().st_size for file in (there / "checkpoint").iterdir()]
+    assert len(sizes) > 10
+    assert max(sizes) == 20_000
+    execute(config, there)
+    assert_same_run(tmp_path / "a" / "run", there)
+    assert not (there / "checkpoint").exists()
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "phase"),
     [("abd", [], "learn"), ("dgr", SMALL_VAE, "vae"), ("r-dfcil", [TWO_STAGES], "refine")],
