@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reverie import card, seeding
 from reverie.config import build
-from reverie.data.images import Images, images_at_once
+from reverie.data.images import Images
 from reverie.methods.base import count_bytes
 from reverie.metrics import calibration_error
 from reverie.names import brief
@@ -177,15 +177,16 @@ def judge(
     before: TaskLearner | None,
     after: TaskLearner,
     held_out: Images,
-    dreams: Tensor | None = None,
+    dreams: Iterable[Tensor] | None = None,
     check: Images | Tensor | None = None,
     *,
     previous: Mapping[str, Any] | None = None,
 ) -> Acceptance:
     """Judge `after`, which has learned what `before` knew and more; a first model has no `before`.
 
-    Labels count in learned order. `dreams` are in the classifier's normalised pixel space. `check` holds labelled
-    images or bare uint8 pixels; a label below 0 means that nobody knows. `previous` is the report of `before` itself.
+    Labels count in learned order. `dreams`, part by part, are in the classifier's normalised pixel space. `check`
+    holds labelled images or bare uint8 pixels; a label below 0 means that nobody knows. `previous` is the report of
+    `before` itself.
     """
     old = before.classifier.seen if before is not None else 0
     names = after.classifier.class_names
@@ -203,11 +204,11 @@ def judge(
     if (rows := labels < old).any():
         refined = _accuracy(guess[rows], labels[rows], names)
         calibration.append(Calibration(FURTHER, None, _error(sure[rows], (guess == labels)[rows])))
-    on_dreams = on_check = check_accuracy = None
-    if before is not None and dreams is not None and len(dreams):
-        seen, seen_sure = _top(_dreamed(before, dreams))
-        guess, sure = _top(_dreamed(after, dreams))
-        on_dreams = _compare(seen, guess, seen, seen, names, old)
+    of_dreams = on_check = check_accuracy = None
+    if before is not None and dreams is not None:
+        seen, seen_sure = _top(on_dreams(before, dreams))
+        guess, sure = _top(on_dreams(after, dreams))
+        of_dreams = _compare(seen, guess, seen, seen, names, old)
         errors = _error(seen_sure, torch.ones_like(seen, dtype=torch.bool)), _error(sure, guess == seen)
         calibration.append(Calibration(DREAMS, *errors, "what the previous model sees counts as right"))
     if check is not None and len(check):
@@ -224,14 +225,14 @@ def judge(
             if right is not None:
                 errors = _error(seen_sure, seen == right), _error(sure[rows], guess[rows] == right)
                 calibration.append(Calibration(CHECK, *errors))
-    verdict, reasons = _verdict(new, refined, on_dreams, on_check, check_accuracy, names[:old])
+    verdict, reasons = _verdict(new, refined, of_dreams, on_check, check_accuracy, names[:old])
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
         reasons=tuple(reasons),
         rule=RULE,
         new=new,
-        dreams=on_dreams,
+        dreams=of_dreams,
         check=on_check,
         check_accuracy=check_accuracy,
         calibration=tuple(calibration),
@@ -248,12 +249,13 @@ def judge(
 
 
 def _answers(learner: TaskLearner, images: Images | Tensor) -> tuple[Tensor, Tensor]:
-    return _top(learner.logits(images, images_at_once(learner.classifier.preprocessing.size)))
+    return _top(learner.logits(images))
 
 
-def _dreamed(learner: TaskLearner, dreams: Tensor) -> Iterator[Tensor]:
+def on_dreams(learner: TaskLearner, dreams: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Logits, part by part."""
     learner.classifier.eval()
-    for part in dreams.split(images_at_once(dreams.shape[-1])):
+    for part in dreams:
         with torch.inference_mode(), learner.engine.arithmetic():
             logits = learner.classifier(part.to(learner.device)).float().cpu()
         yield logits

@@ -102,7 +102,8 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != 130:  # which is what typer makes of Ctrl-C, without a word
             raise
-        leave("reverie: stopped at once; the same command goes on from the last checkpoint.", 130)
+        checkpoints = "What keeps checkpoints (learn, run, table, tune) goes on from the last with the same command."
+        leave(f"reverie: stopped at once. {checkpoints}", 130)
     except Diverged as error:
         leave(f"reverie: {error}", 1)
     except OSError as error:

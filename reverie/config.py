@@ -142,10 +142,10 @@ class CoresetConfig:
 @dataclass(frozen=True)
 class EvaluateConfig:
     top: Literal[1, 5] = 1  # a prediction counts when the class is among the first so many
-    batch_size: int = 1000
+    batch_size: int | None = None  # none: 500, or fewer where images are large
 
     def __post_init__(self) -> None:
-        check(self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
+        check(self.batch_size is None or self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
 
 
 @dataclass(frozen=True)

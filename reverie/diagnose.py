@@ -22,7 +22,7 @@ from reverie import diagnosis_figures, disk, distances, model_io, provenance, ru
 from reverie.config import Config
 from reverie.data import sources
 from reverie.data.augment import Normaliser
-from reverie.data.images import Images
+from reverie.data.images import Images, images_at_once
 from reverie.data.stream import Stream
 from reverie.distances import Sample
 from reverie.dream import Dreamer
@@ -152,7 +152,7 @@ def _real(kept: Kept, images: Images, kind: str) -> Shown:
     normalise = Normaliser(shape.mean, shape.deviation, device)
     parts = [
         kept.model.features(normalise(images.read(part).to(device))).double().cpu()
-        for part in index.split(kept.config.evaluate.batch_size)
+        for part in index.split(images_at_once(shape.size))
     ]
     return Shown(torch.cat(parts).numpy(), images.labels[index].numpy())
 
@@ -160,8 +160,8 @@ def _real(kept: Kept, images: Images, kind: str) -> Shown:
 @torch.no_grad()
 def _dreamed(kept: Kept) -> tuple[Shown, Facts]:
     """Dreams, and how the teacher and the classifier after the task take them."""
-    images, labels, confidence = kept.dreamer.gallery(IMAGES)
-    features = torch.cat([kept.model.features(part) for part in images.split(kept.config.evaluate.batch_size)])
+    parts = [(kept.model.features(images), *seen) for images, *seen in kept.dreamer.gallery(IMAGES)]
+    features, labels, confidence = (torch.cat(part) for part in zip(*parts, strict=True))
     named, old = kept.model.logits(features).argmax(dim=1), kept.teacher.seen
     facts = {
         **kept.dreamer.coverage(),

@@ -131,8 +131,13 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             scratch.replace(folder)
         elif not _exchange(scratch, folder):
             aside = _beside(folder)
-            folder.replace(aside)
-            scratch.replace(folder)
+            try:
+                folder.replace(aside)
+                scratch.replace(folder)
+            except BaseException:
+                if aside.exists() and not folder.exists():
+                    aside.replace(folder)
+                raise
             shutil.rmtree(aside)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -25,7 +25,7 @@ from reverie.errors import UserError
 from reverie.fast import fusable
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.nets.generator import Generator
-from reverie.nets.statistics import can_remember, channels_second, remembered, remembering_layers
+from reverie.nets.statistics import batchnorm_layers, can_remember, channels_second, noting_layers, remembered
 from reverie.phase import Adam, OptimizerMemory, Phase
 
 log = logging.getLogger("reverie")
@@ -96,13 +96,11 @@ class Dreamer:
         """Dreams as the classifier takes images, neither augmented nor clipped. `rng` lives on the dreamer's device."""
         return self.as_input(self.generator.eval()(self._noise(count, rng)))
 
-    def gallery(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The same `count` dreams each time, the class the teacher sees in each, and how sure it is."""
-        images, labels, confidence = (torch.cat(part) for part in zip(*self.rooms(count), strict=True))
-        return images, labels, confidence
+    def gallery(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same `count` dreams each time, the class the teacher sees in each, and how sure it is.
 
-    def rooms(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The gallery part by part, for those who need not hold all of it."""
+        Part by part, since all of them together could fill the memory.
+        """
         rng = torch.Generator(self.device).manual_seed(seeding.derive(self.seed, "gallery", self.task))
         at_once = images_at_once(self.teacher.preprocessing.size)
         for start in range(0, count, at_once):
@@ -114,7 +112,7 @@ class Dreamer:
     def coverage(self) -> dict[str, Any]:
         """Which of the old classes are dreamed of, and how surely. A class counts from a tenth of its fair share on."""
         classes = self.teacher.seen
-        seen = [part[1:] for part in self.rooms(max(500, 20 * classes))]
+        seen = [part[1:] for part in self.gallery(max(500, 20 * classes))]
         labels, confidence = (torch.cat(part) for part in zip(*seen, strict=True))
         shares = torch.bincount(labels, minlength=classes) / len(labels)
         covered = int((shares >= 0.1 / classes).sum())
@@ -170,7 +168,7 @@ def watching(classifier: Classifier) -> Classifier:
     """
     tensors = itertools.chain(classifier.parameters(), classifier.buffers())
     twin = copy.deepcopy(classifier, {id(tensor): tensor for tensor in tensors})
-    for layer in remembering_layers(twin):
+    for layer in batchnorm_layers(twin) or noting_layers(twin):  # whatever they remember: that may be read in later
         layer.register_forward_pre_hook(_note)
     return twin
 

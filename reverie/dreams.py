@@ -72,7 +72,7 @@ def surest(dreamer: Dreamer, per_class: int) -> Dreams:
     to_pixels = Normaliser(shape.mean, shape.deviation, dreamer.device).to_pixels
     pixels = torch.empty(0, shape.channels, shape.size, shape.size, dtype=torch.uint8)
     labels, confidence = torch.empty(0, dtype=torch.long), torch.empty(0)
-    for images, seen, sure in dreamer.rooms(max(500, 4 * per_class * teacher.seen)):
+    for images, seen, sure in dreamer.gallery(max(500, 4 * per_class * teacher.seen)):
         labels, confidence = torch.cat([labels, seen.cpu()]), torch.cat([confidence, sure.float().cpu()])
         best = _best(labels, confidence, per_class)
         pixels = torch.cat([pixels, to_pixels(images).cpu()])[best]

@@ -25,7 +25,8 @@ def explaining(deed: str, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{error.filename} cannot be {deed}: {error.strerror}. {advice}") from None
+        what = error.filename or "The disk"  # one that is full is not said to be
+        raise UserError(f"{what} cannot be {deed}: {error.strerror or error}. {advice}") from None
 
 
 def first_line(error: BaseException) -> str:

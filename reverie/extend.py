@@ -9,24 +9,25 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from reverie import defaults, provenance
-from reverie.acceptance import Acceptance, judge
+from reverie.acceptance import Acceptance, judge, on_dreams
 from reverie.config import ADOPTED, AugmentConfig, Config, DataConfig, build
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images, pixel_statistics
 from reverie.data.material import Material, in_channels, sort_names
 from reverie.data.stream import Task
+from reverie.dream import Dreamer
 from reverie.engine import Observer, Snapshot
 from reverie.errors import UserError, explaining
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
@@ -273,17 +274,26 @@ def _dreams(config: Config) -> bool:
 # --- learning
 
 
+class _Dreams:
+    """Dreams of the old classes, the same each time, part by part."""
+
+    def __init__(self, dreamer: Dreamer) -> None:
+        self.dreamer = dreamer
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (images for images, *_ in self.dreamer.gallery(max(DREAMS, 20 * self.dreamer.teacher.seen)))
+
+
 class _DreamTaker(LearnerObserver):
-    """Takes some of the dreams along before the dreamer goes."""
+    """Takes the dreams along before the method lets go of the dreamer."""
 
     def __init__(self, learner: TaskLearner) -> None:
         self.learner = learner
-        self.dreams: Tensor | None = None
+        self.dreams: _Dreams | None = None
 
-    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
-        dreamer = self.learner.method.dreamer
-        if dreamer is not None and phase.name != "dream":
-            self.dreams = dreamer.gallery(max(DREAMS, 20 * dreamer.teacher.seen))[0]
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        if self.learner.method.dreamer is not None:
+            self.dreams = _Dreams(self.learner.method.dreamer)
 
 
 def learn(
@@ -320,13 +330,10 @@ def learn(
     return SavedModel(classifier, step.config, learner.ledger, lineage, threshold, report.as_dict()), report
 
 
-def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Tensor | None) -> float:
+def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Iterable[Tensor] | None) -> float:
     """The largest confidence that at least 95 % of the held-out images reach, and at least 95 % of the dreams."""
-    sure = [torch.cat([logits.softmax(dim=1).amax(dim=1) for logits in learner.logits(held_out)])]
-    if dreams is not None:
-        with torch.inference_mode(), learner.engine.arithmetic():
-            parts = [learner.classifier(part).softmax(dim=1).amax(dim=1) for part in dreams.split(500)]
-        sure.append(torch.cat(parts).float().cpu())
+    answers = [learner.logits(held_out)] + ([on_dreams(learner, dreams)] if dreams is not None else [])
+    sure = [torch.cat([logits.softmax(dim=1).amax(dim=1) for logits in parts]) for parts in answers]
     return min(float(part.sort().values[len(part) - math.ceil(PASSING * len(part))]) for part in sure)
 
 

@@ -26,7 +26,7 @@ from reverie.data.stream import task_sizes
 from reverie.engine import find_device
 from reverie.errors import Interrupted, UserError
 from reverie.first_task import FOUND
-from reverie.journal import RunFolder, read_events
+from reverie.journal import RunFolder, read_events, stopping_signals
 from reverie.methods import find_method, method_names, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.tables import Row, Section
@@ -347,7 +347,7 @@ def _stopping_gently(state: State) -> Iterator[None]:
         raise KeyboardInterrupt
 
     main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM) if main}
+    before = {number: signal.signal(number, interrupt) for number in stopping_signals() if main}
     try:
         yield
     except KeyboardInterrupt:

@@ -273,9 +273,16 @@ def locked(folder: Path, advice: str) -> Iterator[None]:
         yield
 
 
+def stopping_signals() -> list[signal.Signals]:
+    """Ctrl-C, a request to end, and a terminal that is closed, unless somebody has said that this must not matter."""
+    asked = [signal.SIGINT, signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    return asked if hang_up is None or signal.getsignal(hang_up) == signal.SIG_IGN else [*asked, hang_up]
+
+
 @contextmanager
 def stopping_gently(journal: Journal) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks for a checkpoint after the current step; the second ends it all at once."""
+    """The first Ctrl-C asks for a checkpoint after the current step; the second ends it all at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -285,7 +292,7 @@ def stopping_gently(journal: Journal) -> Iterator[None]:
             raise KeyboardInterrupt
         journal.stop = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in stopping_signals()}
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from torch import Tensor
 from reverie import model_io, seeding
 from reverie.config import Config
 from reverie.data.augment import Normaliser
-from reverie.data.images import Images, MemoryImages
+from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.stream import Task
 from reverie.engine import Engine, Observer, Snapshot
 from reverie.errors import Diverged, UserError
@@ -166,14 +166,14 @@ class TaskLearner:
                 "keep the images on disk (data.storage=stream), or see what else is using the GPU."
             ) from None
 
-    def logits(self, images: Images | Tensor, batch_size: int = 1000) -> Iterator[Tensor]:
+    def logits(self, images: Images | Tensor, batch_size: int | None = None) -> Iterator[Tensor]:
         """Logits of all classes seen, batch by batch, for images or uint8 pixels [n, channels, side, side]."""
         shown: Images = _unlabelled(images) if isinstance(images, Tensor) else images
         self._check_shape(shown)
         shape = self.classifier.preprocessing
         normalise = Normaliser(shape.mean, shape.deviation, self.device)
         self.classifier.eval()
-        for index in torch.arange(len(shown)).split(batch_size):
+        for index in torch.arange(len(shown)).split(batch_size or images_at_once(shape.size)):
             with torch.inference_mode(), self.engine.arithmetic():
                 logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
             if not bool(logits.isfinite().all()):  # weights may be large beyond use, and numbers still

@@ -56,7 +56,7 @@ class Predictions:
             return cls(arrays["label"], arrays["top"], arrays.get("local"))
 
 
-def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int = 1000) -> Predictions:
+def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int | None = None) -> Predictions:
     """Predict every test image. `sizes` counts classes by task."""
     label = test.labels.numpy().astype(np.int32)
     task = torch.from_numpy(Predictions(label, label[:, None]).tasks(sizes))

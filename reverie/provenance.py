@@ -57,8 +57,16 @@ def now() -> str:
 
 def command_line() -> str:
     """The command as it was typed, without the folders in which its files lie."""
-    shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-    return shlex.join(["reverie", *shown])
+    return shlex.join(["reverie", *map(_without_folders, sys.argv[1:])])
+
+
+def _without_folders(word: str) -> str:
+    """A path that begins elsewhere than here is shortened to its name, behind `--option=`, too."""
+    option, sign, value = word.partition("=")
+    if word.startswith("-") and sign:
+        return f"{option}={_without_folders(value)}"
+    path = Path(word)
+    return path.name if path.is_absolute() or word.startswith("~") or ".." in path.parts else word
 
 
 def commit() -> str | None:

@@ -39,6 +39,7 @@ class Mirror(RunObserver):
     def begin(self) -> None:
         shutil.rmtree(self.folder.path / FOLDER, ignore_errors=True)
         self.writer = self._open(str(self.folder.path / FOLDER))
+        self._epochs.clear()
         for event in read_events(self.folder.events):
             if event["event"] == "epoch":
                 self._write_losses(event["phase"], event["lr"], event["losses"])
@@ -57,6 +58,9 @@ class Mirror(RunObserver):
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         self._phase = phase.name
+        if done:  # trained before, perhaps by another run: the events tell
+            self.writer.close()
+            self.begin()
 
     def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
         self._write_losses(self._phase, lr, losses)

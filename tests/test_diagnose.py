@@ -59,7 +59,7 @@ def shown(run, stream, task):
     shape = model.preprocessing
     real = stream[: task - 1].test(), stream[task - 1 : task].test()
     old, new = (Normaliser(shape.mean, shape.deviation)(images.read(torch.arange(len(images)))) for images in real)
-    dreams, labels, _ = kept.dreamer.gallery(1000)
+    dreams, labels, _ = (torch.cat(part) for part in zip(*kept.dreamer.gallery(1000), strict=True))
     return *(features(model, images) for images in (old, dreams, new)), labels.numpy()
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,6 +159,26 @@ def test_a_state_with_a_part_that_is_not_right_is_refused(tmp_path, monkeypatch,
         torch.save({"parts": ["../secret"], "digest": ""}, file)
     with pytest.raises((OSError, ValueError)):
         disk.read_state(file)
+
+
+def test_without_an_exchange_of_folders_an_interruption_leaves_the_old_one_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+    disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("1"))
+    replace, moves = Path.replace, []
+
+    def interrupted(self, target):
+        moves.append(self)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", interrupted)
+        disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("2"))
+    assert (tmp_path / "x" / "a").read_text() == "1"
+    disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("3"))
+    assert (tmp_path / "x" / "a").read_text() == "3"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
 def test_a_folder_is_made_whole_or_not_at_all(tmp_path):

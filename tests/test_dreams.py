@@ -27,7 +27,7 @@ def learner(photo_model):
 def test_the_surest_dreams_of_each_class_are_those_of_the_whole_gallery():
     made = dreamer(classes=3)
     dreams = surest(made, per_class=4)
-    images, labels, confidence = made.gallery(500)
+    images, labels, confidence = (torch.cat(part) for part in zip(*made.gallery(500), strict=True))
     shape = made.teacher.preprocessing
     pixels = Normaliser(shape.mean, shape.deviation).to_pixels(images)
     for label in range(3):

@@ -224,7 +224,7 @@ def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
     larger = sure[sure > threshold]
     assert not len(larger) or (sure >= larger.min()).float().mean() < extend.PASSING  # the largest that will do
     noise = torch.randn(100, 3, 8, 8)
-    with_dreams = extend.rejection_threshold(learner, held_out, noise)
+    with_dreams = extend.rejection_threshold(learner, held_out, noise.split(60))
     assert (learner.classifier.eval()(noise).softmax(1).amax(1) >= with_dreams).float().mean() >= extend.PASSING
     assert with_dreams <= threshold
 

@@ -174,14 +174,22 @@ class Acting(GridObserver):
         self.failed.append((worker.run.entry.method, worker.process.returncode, worker.tail()))
 
 
-def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_and_ctrl_c_stops_all_gently(tmp_path):
+@pytest.mark.parametrize("stopping", [signal.SIGINT, signal.SIGHUP])
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_stopped_gently(tmp_path, stopping):
+    """By Ctrl-C, or because the terminal is closed."""
     wanted = plan(tmp_path, ["base", "lwf"], SLOW, upper_bound=False)
     place = Place(device="cpu", parallel=2, checkpoint_seconds=0.2)
     base, lwf = wanted.runs
 
     def kill_lwf(state):
         state.running[1].process.kill()
-        follower.act = lambda state: os.kill(os.getpid(), signal.SIGINT)
+        follower.act = stop
+
+    def stop(state):
+        if len(state.running) == 2:  # the one that was killed has not been noticed yet
+            follower.act = stop
+        else:
+            os.kill(os.getpid(), stopping)
 
     follower = Acting(kill_lwf)
     with pytest.raises(Interrupted):

@@ -49,5 +49,9 @@ def test_the_command_is_kept_without_a_persons_folders(monkeypatch):
     ]
     monkeypatch.setattr("sys.argv", words)
     assert provenance.command_line() == "reverie run digits-5 --out one --data data --seed 1"
+    elsewhere = ["--data=/home/ann/photos", "--out", "../../ann/runs/two", "--from=~/m", "--set", "net.name=timm/x"]
+    monkeypatch.setattr("sys.argv", ["reverie", "run", "mine/own.yaml", *elsewhere])
+    short = "reverie run mine/own.yaml --data=photos --out two --from=m --set net.name=timm/x"
+    assert provenance.command_line() == short
     monkeypatch.setattr("sys.argv", ["/x/reverie/__main__.py", "demo"])
     assert provenance.command_line() == "reverie demo"

@@ -158,6 +158,16 @@ def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, metho
     assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
 
 
+@pytest.mark.parametrize("phase", ["dream", "learn"])
+def test_a_network_without_batchnorm_goes_on_inside_any_phase(tiny, tmp_path, phase):
+    """Its teacher is copied before the statistics it has noted are read in."""
+    config = tiny("abd", "stream.take=2", "net.name=timm/test_vit", "data.size=16", "train.epochs=1")
+    whole = execute(config, tmp_path / "a" / "run")
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "b" / "run", observer=StopAt(2, phase, 3), checkpoint_seconds=0)
+    assert figures(execute(config, tmp_path / "b" / "run")) == figures(whole)
+
+
 @pytest.mark.parametrize(
     ("method", "stops"),
     [

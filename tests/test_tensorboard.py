@@ -48,6 +48,18 @@ def test_losses_accuracies_and_dreams_are_logged_once_however_often_the_run_was_
     assert [image.step for image in accumulator.Images("dreams")] == [2, 3]
 
 
+def test_a_first_task_that_another_run_has_trained_is_logged_too(tiny, tmp_path):
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    for method in ("base", "lwf"):
+        config, folder = tiny(method, "stream.take=2"), tmp_path / method
+        with mirroring(folder) as mirror:
+            runs.execute(config, folder, device="cpu", observer=mirror, share_first_task=True)
+    assert json.loads((folder / "result.json").read_text())["first_task"]["trained_by"]["method"] == "base"
+    epochs = events_of(folder, "epoch")
+    learned = [(n, pytest.approx(e["losses"]["cross_entropy"], rel=1e-5)) for n, e in enumerate(epochs, 1)]
+    assert logged(folder)[0]["learn/cross_entropy"] == learned
+
+
 def test_a_run_that_was_finished_without_is_written_for_tensorboard_later(tiny, tmp_path):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     config, folder = tiny("base", "stream.take=2"), tmp_path / "run"

@@ -6,11 +6,11 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 
 from reverie.data.folder import Progress, files_below
@@ -104,7 +104,7 @@ def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, prog
     for address in addresses:
         try:
             _download(address, packed, progress)
-        except (urllib.error.URLError, OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
         if md5_of(packed) == archive.md5:

@@ -218,6 +218,11 @@ def images_at_once(size: int) -> int:
 def pixel_statistics(images: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation by channel, pixels counted from 0 to 1, from at most `most` images spread over the set."""
     index = torch.linspace(0, len(images) - 1, min(most, len(images))).long()
-    pixels = images.read(index).double().div(255).transpose(0, 1).flatten(1)
-    mean, deviation = pixels.mean(dim=1), pixels.std(dim=1, correction=0).clamp_min(1e-3)
+    total = squares = torch.zeros(images.shape[0], dtype=torch.double)
+    for part in index.split(images_at_once(images.shape[1])):
+        pixels = images.read(part).double().div(255).transpose(0, 1).flatten(1)
+        total, squares = total + pixels.sum(dim=1), squares + pixels.square().sum(dim=1)
+    places = len(index) * images.shape[1] * images.shape[2]
+    mean = total / places
+    deviation = (squares / places - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
     return tuple(round(m, 6) for m in mean.tolist()), tuple(round(d, 6) for d in deviation.tolist())

@@ -16,6 +16,7 @@ from torch import Tensor
 from reverie.config import Config, build
 from reverie.data.augment import Augmenter, Normaliser
 from reverie.data.feed import Batch, Feed, Source, make_feed
+from reverie.data.images import Images
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.losses import cross_entropy
@@ -80,8 +81,12 @@ class Method:
 
     def sources(self, task: Task) -> list[Source]:
         """What the batches of the usual phase are made of."""
+        return [self.source(task.images)]
+
+    def source(self, images: Images, rows: int | None = None) -> Source:
+        """Images to learn from, in the order that the configuration wants; they fill the batch, or so many rows."""
         train = self.config.train
-        return [Source(task.images, train.batch_size, "even" if train.even else "shuffle")]
+        return Source(images, train.batch_size if rows is None else rows, "even" if train.even else "shuffle")
 
     def state_dict(self) -> dict[str, Any]:
         """Between tasks: what is kept. Inside a task: also what cannot be made again."""

@@ -60,7 +60,7 @@ class BiC(CoresetMethod, Distiller):
 
     def sources(self, task: Task) -> list[Source]:
         images, _ = self._divided(task)
-        return [Source(images, self.config.train.batch_size)]
+        return [self.source(images)]
 
     def phases(self, task: Task) -> Iterator[Phase]:
         yield from super().phases(task)

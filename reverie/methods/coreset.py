@@ -10,13 +10,12 @@ from torch import Tensor
 
 from reverie import seeding
 from reverie.config import Config
-from reverie.data.images import Images, MemoryImages
+from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.stream import Task
 from reverie.methods.base import Keeps, Method
 from reverie.nets.classifier import Classifier
 
 Selection = Literal["random", "nearest", "herding"]
-EXTRACT = 256  # images whose features are extracted at a time
 
 
 class Coreset:
@@ -121,7 +120,7 @@ class CoresetMethod(Method):
         self.classifier.eval()
         parts = [
             self.classifier.features(self.augment.normalise(images.read(index).to(self.device))).cpu()
-            for index in torch.arange(len(images)).split(EXTRACT)
+            for index in torch.arange(len(images)).split(images_at_once(images.shape[1]))
         ]
         return torch.cat(parts).double()
 

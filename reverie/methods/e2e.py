@@ -60,7 +60,7 @@ class E2E(CoresetMethod, Distiller):
 
     def sources(self, task: Task) -> list[Source]:
         images = join(task.images, self.coreset.images) if len(self.coreset) else task.images
-        return [Source(images, self.config.train.batch_size)]
+        return [self.source(images)]
 
     def phases(self, task: Task) -> Iterator[Phase]:
         yield from super().phases(task)

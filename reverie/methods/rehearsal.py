@@ -19,7 +19,7 @@ class Rehearsal(CoresetMethod):
             return super().sources(task)
         half = self.config.train.batch_size // 2
         return [
-            Source(task.images, self.config.train.batch_size - half),
+            self.source(task.images, self.config.train.batch_size - half),
             Source(self.coreset.images, half, rule="replace"),
         ]
 

@@ -77,7 +77,7 @@ def test_a_mirror_is_tried_first_and_the_official_address_last(archive, tmp_path
     address, web = server
     (web / "mirror").mkdir()
     (web / "mirror" / "cifar-100-python.tar.gz").write_bytes(b"not what was published")
-    mirrors = [f"{address}/gone", f"{address}/mirror/"]
+    mirrors = [f"{address}/gone", "http://no such host/x.zip", f"{address}/mirror/"]
     assert download.fetch("cifar100", tmp_path / "data", mirrors).is_dir()
 
 

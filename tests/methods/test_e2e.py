@@ -90,6 +90,15 @@ def test_the_first_phase_shows_new_images_and_coreset_once_the_second_the_balanc
     assert balance.epochs == learn.epochs
 
 
+def test_classes_are_drawn_equally_often_on_wish_whether_they_are_in_the_coreset_or_new(e2e):
+    s = e2e([2, 1], 2, "train.batch_size=5", "coreset.size=6", "train.even=true")
+    learn = s.phases["learn"]
+    learn.feed.begin(1, 0)
+    labels = torch.cat([learn.feed.draw().labels for _ in range(learn.feed.steps_per_epoch)])
+    counts = torch.bincount(labels, minlength=5)
+    assert counts.max() - counts.min() <= 1
+
+
 def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_stream):
     learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), _preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
