@@ -113,6 +113,16 @@ class Evidence:
         told = {"classes", "covered", "confidence"}
         return {event["task"]: event["summary"] for event in ends if told <= event["summary"].keys()}
 
+    def coverage(self, task: int) -> str:
+        """What a sheet of dreams shows, in a few words."""
+        summary = self.dreams.get(task)
+        if summary is None:
+            return "A row for each class."
+        return (
+            f"A row for each class. Of {summary['classes']} old classes, {summary['covered']} were dreamed of; "
+            f"the teacher's mean confidence is {summary['confidence']:.2f}."
+        )
+
     def losses(self) -> dict[str, dict[int, list[tuple[int, dict[str, float]]]]]:
         """By phase and task: the epoch, and the losses."""
         found: dict[str, dict[int, list[tuple[int, dict[str, float]]]]] = {}

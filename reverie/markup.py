@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from reverie.report import Block, Chapter, Figure, Part, Picture, Report, Table, Text
+from reverie.figures import Block, Chapter, Figure, Part, Picture, Report, Table, Text
 from reverie.version import __version__
 
 LARGE_PICTURE = 300_000  # bytes; above, a sheet of dreams is packed with a little loss

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from reverie import report
 from reverie.errors import UserError
 from reverie.evidence import Evidence
+from reverie.figures import Report
 from reverie.markup import body, whole_page
 from reverie.upper_bound import UpperBounds
 
@@ -34,7 +35,7 @@ class Watched:
         self._known: dict[Path, tuple[Signature, Evidence]] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> report.Report:
+    def look(self) -> Report:
         with self._lock:
             try:
                 return report.make(self.paths, self._read)

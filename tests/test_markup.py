@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from reverie import markup, report
+from reverie.figures import Table
 from tests.conftest import COMMAND, ODD
 
 
@@ -83,7 +84,7 @@ def test_names_stay_names(odd_run):
 
 def test_numbers_carry_the_value_they_are_sorted_by():
     row = ["97.0 ± 0.3", "2.4 MB", "92 kB", "1,024", "-1.2", "1e+03", "–", "agrees", "3 of 5"]
-    html = markup._table("t", report.Table(["x"] * len(row), [row]))
+    html = markup._table("t", Table(["x"] * len(row), [row]))
     cells = [attributes.get("data-value") for attributes in Reader(html).all("td")]
     assert [cell and float(cell) for cell in cells] == [97.0, 2.4e6, 92e3, 1024, -1.2, 1000, None, None, None]
 
