@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import mean, stdev
 
 from reverie import paper, tables
+from reverie.errors import UserError
 from reverie.evidence import Evidence
 from reverie.figures import WORDS, Chapter, Figure, Part, Picture, Table, bars, curves, heat_map, short, spans_much
 from reverie.grid import UPPER_BOUND, in_order
-from reverie.methods import method_names
+from reverie.methods import find_method
 from reverie.tables import DASH, Cost, Result, Row, percent
 
 
@@ -24,7 +26,7 @@ def side_by_side(name: str, runs: Sequence[Evidence]) -> list[Chapter]:
 
 def _of_preset(title: str, runs: Sequence[Evidence]) -> Chapter:
     finished = [run.result for run in runs if run.result is not None]
-    rows = tables.rows_beside_paper(sorted(finished, key=_by_method_and_seed()))
+    rows = tables.rows_beside_paper(_by_method_and_seed(finished))
     parts = _compared(rows, runs) if rows else [Part("Accuracy so far", _curves_of_rows(rows, runs, {}))]
     every = Part("Runs", [_runs_table(runs)])
     parts = (
@@ -57,10 +59,15 @@ def _compared(rows: Sequence[Row], runs: Sequence[Evidence]) -> list[Part]:
     ]
 
 
-def _by_method_and_seed() -> Callable[[Result], tuple[int, int]]:
-    """The upper bound first, as in the paper's tables; methods that are not known here last."""
-    known = {name: number for number, name in enumerate(in_order(method_names()))}
-    return lambda result: (known.get(result["method"], len(known)), result["seed"])
+def _by_method_and_seed(results: Sequence[Result]) -> list[Result]:
+    """The upper bound first, as in the paper's tables; methods that cannot be loaded here last."""
+    methods = []
+    for name in {result["method"] for result in results}:  # no other: one that is broken is of no concern here
+        with suppress(UserError):
+            find_method(name)
+            methods.append(name)
+    known = {name: number for number, name in enumerate(in_order(methods))}
+    return sorted(results, key=lambda result: (known.get(result["method"], len(known)), result["seed"]))
 
 
 def _runs_table(runs: Sequence[Evidence]) -> Table:

@@ -1,10 +1,12 @@
 """What is shown of runs side by side."""
 
+import json
 import shutil
+from importlib.metadata import EntryPoint
 
 import pytest
 
-from reverie import report
+from reverie import methods, report
 from reverie.evidence import Evidence
 from reverie.figures import Table
 from tests.test_report import ROOT, blocks, figures
@@ -44,6 +46,19 @@ def test_the_papers_figures_stand_beside_ours(tmp_path):
     assert len(ours[abd]) == 1  # one seed has no spread
     assert drawing["series"][1]["hollow"]
     assert "agrees: |ours - paper|" in chapter.parts[0].about
+
+
+def test_a_broken_method_of_another_package_keeps_no_page_from_being_made(monkeypatch, caplog, tmp_path):
+    gone = EntryPoint("gone", "nowhere.to_be:Found", "reverie.methods")
+    monkeypatch.setattr(methods, "entry_points", lambda group: [gone])
+    for method in ("abd", "lwf"):
+        shutil.copy(ROOT / "results" / "cifar100-10" / f"{method}-seed0.json", tmp_path)
+    report.write([tmp_path], tmp_path / "page.html")
+    assert not caplog.text  # no run uses it
+    abd = json.loads((tmp_path / "abd-seed0.json").read_text())
+    (tmp_path / "a-gone-seed0.json").write_text(json.dumps({**abd, "method": "gone"}))
+    (chapter,) = report.make([tmp_path]).chapters
+    assert [row[0] for row in blocks(chapter, Table)[0].rows] == ["LwF", "ABD", "gone"]
 
 
 def test_presets_are_not_mixed(small_table):
