@@ -43,12 +43,16 @@ def accuracy_after(matrix: Matrix, images: Sequence[int]) -> list[float]:
     return [float(np.average(matrix[i, : i + 1], weights=images[: i + 1])) for i in range(len(matrix))]
 
 
-def forgetting(matrix: Matrix) -> float | None:
-    """Mean over all tasks but the last of: the best accuracy it ever had before the end, less the one at the end."""
+def forgetting_by_task(matrix: Matrix) -> list[float]:
+    """Of each task but the last: the best accuracy it ever had before the end, less the one at the end."""
     last = len(matrix) - 1
-    if last < 1:
-        return None
-    return float(np.mean([np.max(matrix[j:last, j]) - matrix[last, j] for j in range(last)]))
+    return [float(np.max(matrix[j:last, j]) - matrix[last, j]) for j in range(last)]
+
+
+def forgetting(matrix: Matrix) -> float | None:
+    """Their mean; one task has nothing to forget."""
+    lost = forgetting_by_task(matrix)
+    return float(np.mean(lost)) if lost else None
 
 
 def backward_transfer(matrix: Matrix) -> float | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import yaml
 
-from reverie import disk, tables
+from reverie import disk, metrics, tables
 from reverie.comparison import side_by_side
 from reverie.errors import UserError, explaining
 from reverie.evidence import Evidence, is_run, runs_in
@@ -126,18 +127,13 @@ def _curves_of_run(run: Evidence) -> list[Figure]:
 
 
 def _forgetting_of(run: Evidence) -> list[Figure]:
-    """The best accuracy each task ever had, less the one it has now."""
-    last = len(run.matrix) - 1
-    if last < 1 or (run.config is not None and run.config.method == UPPER_BOUND):  # which learns anew each time
+    if run.config is not None and run.config.method == UPPER_BOUND:  # which learns anew each time
         return []
-    lost = []
-    for task in range(last):
-        column = [run.matrix[row][task] for row in range(task, last + 1)]
-        known = [value for value in column if value is not None]
-        lost.append(max(known) - known[-1])
-    about = "Points of accuracy that each task has lost since it was known best."
-    names = [f"task {number + 1}" for number in range(last)]
-    return [bars("Forgetting by task", about, names, {"forgetting": [100 * value for value in lost]}, "points", "task")]
+    lost = metrics.forgetting_by_task(np.array(run.matrix, dtype=float))
+    known = {f"task {number}": 100 * value for number, value in enumerate(lost, 1) if not np.isnan(value)}
+    about = "Points of accuracy that each task has lost since it was known best before; below 0, it has gained."
+    shown = {"forgetting": list(known.values())}
+    return [bars("Forgetting by task", about, list(known), shown, "points", "task")] if known else []
 
 
 def _losses_of(run: Evidence) -> list[Figure]:

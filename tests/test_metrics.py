@@ -33,6 +33,13 @@ def test_forgetting_is_the_best_there_was_less_what_is_left():
     assert metrics.forgetting(late) == pytest.approx(((0.7 - 0.9) + (0.8 - 0.3)) / 2)
 
 
+def test_forgetting_by_task_leaves_the_last_task_out_of_the_best():
+    better = np.array([[0.8, NAN, NAN], [0.7, 0.6, NAN], [0.75, 0.7, 0.5]])  # the second task was never known as well
+    assert metrics.forgetting_by_task(better) == pytest.approx([0.05, -0.1])
+    assert metrics.forgetting(better) == pytest.approx(-0.025)
+    assert metrics.forgetting_by_task(better[:1, :1]) == []
+
+
 def test_backward_transfer_is_what_came_after_learning():
     assert metrics.backward_transfer(MATRIX) == pytest.approx(((0.6 - 0.9) + (0.3 - 0.8)) / 2)
 

@@ -1,5 +1,6 @@
 """What is shown of a run, and of which runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_run_is_shown_from_its_accuracy_to_its_configuration(small_table):
     assert [row[3] for row in ledger.rows] == ["nothing (0 bytes)"] * 3
     assert "name: abd" in blocks(chapter, Text)[0].content
     assert dict(chapter.tiles)["A_N"] == f"{100 * run.result['metrics']['final_accuracy']:.1f}"
+
+
+def test_a_task_that_is_known_better_than_ever_has_forgotten_less_than_nothing(small_table):
+    run = replace(
+        Evidence.of(small_table / "abd-seed0"), matrix=[[0.8, None, None], [0.7, 0.6, None], [0.75, 0.7, 0.5]]
+    )
+    assert figures(report.of_run(run))["Forgetting by task"].drawing["series"][0]["values"] == [5, -10]
+    run.matrix[2][0] = None  # a task without test images, or a damaged file
+    bars = figures(report.of_run(run))["Forgetting by task"].drawing
+    assert (bars["categories"], bars["series"][0]["values"]) == (["task 2"], [-10])
 
 
 def test_the_upper_bound_forgets_nothing(small_table):
