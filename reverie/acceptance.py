@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from reverie import card, seeding
-from reverie.config import build
 from reverie.data.images import Images
 from reverie.methods.base import count_bytes
 from reverie.metrics import calibration_error
 from reverie.names import brief
 from reverie.nets import count_parameters
+from reverie.typed import build
 
 if TYPE_CHECKING:
     from reverie.learner import TaskLearner

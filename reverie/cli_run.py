@@ -417,7 +417,7 @@ def results(
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5")
 def presets() -> None:
     """List the experiments that come with reverie."""
-    from reverie.config import describe_preset, preset_names
+    from reverie.layering import describe_preset, preset_names
 
     table = Table("preset", "what it is", box=None)
     for name in preset_names():

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reverie import config as configuration
-from reverie.config import AugmentConfig, Config, TrainConfig, parse_setting
+from reverie import layering
+from reverie.config import AugmentConfig, Config, TrainConfig
 from reverie.errors import UserError
 from reverie.methods import find_method
 
@@ -25,7 +25,7 @@ def settings_as_dict(settings: Sequence[str]) -> dict[str, Any]:
     """What a person has set, by section and key."""
     said: dict[str, Any] = {}
     for setting in settings:
-        for section, values in parse_setting(setting).items():
+        for section, values in layering.parse_setting(setting).items():
             if isinstance(values, Mapping):
                 said.setdefault(section, {}).update(values)
     return said
@@ -84,7 +84,7 @@ def choose(
         rules["method"] = {"cross_entropy": "standard"}
     if alone:
         rules["train"]["lr"] *= SLOWLY
-    chosen = configuration.compose(
+    chosen = layering.compose(
         PRESET, [("the rules of reverie learn", rules)], method, find_method, seed, settings=settings
     )
     if "milestones" in settings_as_dict(settings).get("train", {}):

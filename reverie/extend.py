@@ -22,7 +22,7 @@ from torch import Tensor
 
 from reverie import defaults, provenance
 from reverie.acceptance import Acceptance, judge, on_dreams
-from reverie.config import ADOPTED, AugmentConfig, Config, DataConfig, build
+from reverie.config import ADOPTED, AugmentConfig, Config, DataConfig
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images, pixel_statistics
 from reverie.data.material import Material, in_channels, sort_names
@@ -39,6 +39,7 @@ from reverie.nets import Architecture, library
 from reverie.nets.classifier import ImageStatistics, Preprocessing
 from reverie.nets.weights import fingerprint, load_backbone
 from reverie.phase import Phase
+from reverie.typed import build
 
 log = logging.getLogger("reverie")
 KnownClass = Literal["error", "skip", "refine"]

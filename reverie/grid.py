@@ -20,13 +20,14 @@ from statistics import mean
 from typing import Any
 
 from reverie import disk, paper, provenance, results, runs, tables
-from reverie.config import Config, DataConfig, Recipe, parse_setting
+from reverie.config import Config, DataConfig, Recipe
 from reverie.data import sources
 from reverie.data.stream import task_sizes
 from reverie.engine import find_device
 from reverie.errors import Interrupted, UserError
 from reverie.first_task import FOUND
 from reverie.journal import RunFolder, read_events, stopping_signals
+from reverie.layering import parse_setting
 from reverie.methods import find_method, method_names, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.tables import Row, Section

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reverie import config as configuration
-from reverie import disk, fast, provenance, results
+from reverie import disk, fast, layering, provenance, results
 from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data import sources
 from reverie.data.folder import Progress
@@ -88,7 +87,7 @@ def configure(
     """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
 
     def load(name: str, with_options: bool) -> Config:
-        return configuration.load(
+        return layering.load(
             preset,
             method=name,
             find=find_method,

@@ -14,8 +14,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from reverie import disk, paper, runs
-from reverie.config import Config, preset_names
+from reverie.config import Config
 from reverie.errors import UserError
+from reverie.layering import preset_names
 from reverie.methods import find_method, method_names
 from reverie.paper import Figure, PaperRow
 

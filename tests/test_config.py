@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from reverie import config as configuration
-from reverie import runs
-from reverie.config import RECIPES, RELEASED, Config, preset_names
+from reverie import layering, runs
+from reverie.config import RECIPES, Config
 from reverie.data.stream import task_sizes
 from reverie.errors import UserError
+from reverie.layering import RELEASED, preset_names
 from reverie.methods import find_method, method_names
+from reverie.typed import build
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -21,7 +22,7 @@ from reverie.methods import find_method, method_names
 def test_every_preset_is_valid_for_every_method_and_recipe(preset, recipe, method):
     made = runs.configure(preset, method, recipe=recipe)
     assert Config.from_dict(yaml.safe_load(yaml.safe_dump(made.as_dict()))) == made
-    assert configuration.describe_preset(preset)
+    assert layering.describe_preset(preset)
 
 
 def test_cifar100_is_trained_as_in_the_paper():
@@ -94,7 +95,7 @@ def test_how_images_are_stored_matters_to_resized_crops_alone():
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_presets_leave_to_the_recipe_what_is_the_recipes(preset):
-    text = yaml.safe_load(configuration._preset_folder().joinpath(f"{preset}.yaml").read_text())
+    text = yaml.safe_load(layering._preset_folder().joinpath(f"{preset}.yaml").read_text())
     for section, keys in RELEASED.items():
         assert not set(keys) & set(text.get(section, {}))
 
@@ -355,7 +356,7 @@ def test_a_methods_own_options_are_typed():
     def find(name):
         return SimpleNamespace(Options=Options, released={}, usual={}) if name == "x" else find_method(name)
 
-    made = configuration.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
+    made = layering.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
     assert made.options == {"sizes": [3], "name": None}
-    assert configuration.build(Options, made.options).sizes == (3,)
+    assert build(Options, made.options).sizes == (3,)
     assert {field.name for field in fields(Options)} == set(made.options)

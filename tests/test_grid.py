@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from reverie import grid, paper, runs, tables
-from reverie.config import preset_names
 from reverie.errors import Interrupted, UserError
 from reverie.grid import Entry, GridObserver, Place, Plan, State
+from reverie.layering import preset_names
 from reverie.methods import method_names
 from reverie.progress import GridProgress, following_grid
 from tests.conftest import TINY

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from reverie import paper, runs
-from reverie.config import preset_names
 from reverie.errors import UserError
+from reverie.layering import preset_names
 from reverie.methods import method_names
 
 PLANNED = {"lwf-mc", "dgr", "rehearsal", "lwf-coreset", "e2e", "bic"}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reverie.config import Config, build
+from reverie.config import Config
 from reverie.data.augment import Augmenter, Normaliser
 from reverie.data.feed import Batch, Feed, Source, make_feed
 from reverie.data.images import Images
@@ -22,6 +22,7 @@ from reverie.dream import Dreamer
 from reverie.losses import cross_entropy
 from reverie.nets.classifier import Classifier
 from reverie.phase import SGD, Phase, Steps
+from reverie.typed import build
 
 
 class Keeps(enum.StrEnum):
