@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from reverie import model_io, provenance, runs, seeding
+from reverie import experiment, model_io, provenance, runs, seeding
 from reverie.config import DreamConfig
 from reverie.dream import Dreamer, excite
 from reverie.engine import Engine, find_device
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     device = find_device(asked.device)
-    config = runs.configure("cifar100-10", "abd", settings=["stream.take=1", *asked.set])
+    config = experiment.configure("cifar100-10", "abd", settings=["stream.take=1", *asked.set])
     folders = asked.teacher
     if not folders:
         runs.execute(config, asked.work, data=asked.data, device=asked.device)

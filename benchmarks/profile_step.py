@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from reverie import runs
+from reverie import experiment
 from reverie.bench import at_task, noise
 from reverie.engine import Engine, Observer, Snapshot
 
@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=25)
     asked = parser.parse_args()
     device = torch.device("cuda")
-    config = runs.configure("cifar100-10", asked.method)
-    stream = runs.make_stream(config, noise(config))
+    config = experiment.configure("cifar100-10", asked.method)
+    stream = experiment.make_stream(config, noise(config))
     for phase in at_task(config, stream, asked.task - 1, device)[1]:
         profiler = Profiler()
         Engine(device).run(replace(phase, epochs=None, steps=WARM + STEPS, summary=None), 0, profiler)

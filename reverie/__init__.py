@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
     from reverie.errors import UserError
+    from reverie.experiment import configure
     from reverie.learner import TaskLearner
     from reverie.methods.base import Method
     from reverie.model import Learner, adopt, load
     from reverie.phase import Phase
-    from reverie.runs import configure
     from reverie.runs import execute as run
 
 _PLACES = {
@@ -34,7 +34,7 @@ _PLACES = {
     "TaskLearner": "reverie.learner",
     "UserError": "reverie.errors",
     "adopt": "reverie.model",
-    "configure": "reverie.runs",
+    "configure": "reverie.experiment",
     "load": "reverie.model",
     "run": "reverie.runs:execute",
 }

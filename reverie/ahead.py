@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import torch
 
-from reverie import bench, fast, runs
+from reverie import bench, experiment, fast
 from reverie.config import Config
 from reverie.engine import Engine
 
@@ -70,7 +70,7 @@ def compiling_ahead(config: Config, device: torch.device) -> Iterator[Ahead | No
 def compile_share(config: Config, device: torch.device, number: int) -> str | None:
     """The name of the second task's phase of which a share was compiled, if there was one to be."""
     place, share = divmod(number, SHARES)
-    stream = runs.make_stream(config, bench.noise(config))
+    stream = experiment.make_stream(config, bench.noise(config))
     learner, phases = bench.at_task(config, stream, 1, device)
     learner.engine.repeats = len(stream)
     phase = next(itertools.islice(phases, place, None), None)

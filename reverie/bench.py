@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from reverie import runs
+from reverie import experiment
 from reverie.config import Config
 from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import Stream
@@ -79,8 +79,8 @@ def measure(
     """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last)."""
     made: list[Measurement] = []
     for method in methods:
-        config = runs.configure(preset, method, settings=settings)
-        stream = runs.make_stream(config, noise(config))
+        config = experiment.configure(preset, method, settings=settings)
+        stream = experiment.make_stream(config, noise(config))
         chosen = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks
         wrong = [task for task in chosen if not 1 <= task <= len(stream)]
         if wrong:

@@ -82,12 +82,12 @@ def run(
 
     and run it with: reverie run mine.yaml --data FOLDER
     """
-    from reverie import provenance, runs
+    from reverie import experiment, provenance, runs
     from reverie.progress import following
 
     said = beside(as_json)
-    config = runs.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
-    folder = out or runs.default_folder(config, settings or ())
+    config = experiment.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
+    folder = out or experiment.default_folder(config, settings or ())
     with ExitStack() as observing:
         observers: list[runs.RunObserver] = []
         if tensorboard:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from reverie import disk, report, runs, tables
+from reverie import disk, experiment, report, runs, tables
 from reverie.pictures import accuracy_plot
 from reverie.progress import following
 from reverie.tables import Row
@@ -25,7 +25,7 @@ def run_demo(
     results = []
     for seed in seeds:
         for method in METHODS:
-            config = runs.configure(PRESET, method, seed=seed)
+            config = experiment.configure(PRESET, method, seed=seed)
             folder = out / f"{method}-seed{seed}"
             with following(console, f"{method} seed {seed}") as progress:
                 results.append(runs.execute(config, folder, device=device, observer=progress, command=command))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reverie import diagnosis_figures, disk, distances, model_io, provenance, runs, seeding, tables
+from reverie import diagnosis_figures, disk, distances, experiment, model_io, provenance, runs, seeding, tables
 from reverie.config import Config
 from reverie.data import sources
 from reverie.data.augment import Normaliser
@@ -125,12 +125,12 @@ def _refuse_incomplete(run: RunFolder, config: Config, task: int, needed: Sequen
 
 def _stream(kept: Kept, data: Path, progress: Callable[[int, int], None] | None) -> Stream:
     config = kept.config
-    dataset = sources.read(config.data, data, progress, partial(runs.choose_classes, config))
+    dataset = sources.read(config.data, data, progress, partial(experiment.choose_classes, config))
     if kept.fingerprint and dataset.fingerprint() != kept.fingerprint:
         raise UserError(
             f"The data under {data} are not those that {kept.run.path} learned from. Choose another --data."
         )
-    return runs.make_stream(config, dataset)
+    return experiment.make_stream(config, dataset)
 
 
 # --- features
@@ -430,7 +430,7 @@ def paper_runs(
     """Two tasks of the preset with each method of the paper's figures, sharing task 1 and the dreams of it."""
     folders = []
     configs = {
-        method: runs.configure(preset, method, seed=seed, settings=["stream.take=2", KEEP, *settings])
+        method: experiment.configure(preset, method, seed=seed, settings=["stream.take=2", KEEP, *settings])
         for method in PAPER_FINDING
     }
     for method, config in configs.items():

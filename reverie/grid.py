@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from reverie import disk, paper, provenance, results, runs, tables
+from reverie import disk, experiment, paper, provenance, results, runs, tables
 from reverie.config import Config, DataConfig, Recipe
 from reverie.data import sources
 from reverie.data.stream import task_sizes
@@ -88,9 +88,9 @@ class Plan:
             common = [text for text in settings if entry.method != UPPER_BOUND or not text.startswith("method.")]
             chosen = (*entry.settings, *common)
             for seed in dict.fromkeys(seeds):
-                config = runs.configure(entry.preset, entry.method, seed=seed, recipe=recipe, settings=chosen)
+                config = experiment.configure(entry.preset, entry.method, seed=seed, recipe=recipe, settings=chosen)
                 _try_split(config)
-                folder = RunFolder(out / runs.folder_name(config, chosen))
+                folder = RunFolder(out / experiment.folder_name(config, chosen))
                 folder.refuse_others(config)
                 made.append(PlannedRun(entry, config, chosen, folder))
         return cls(made, tuple(dict.fromkeys(seeds)), recipe, tuple(settings), out)
@@ -113,7 +113,7 @@ def _try_split(config: Config) -> None:
     """Can the classes be cut into such tasks? Where anybody may have other classes, reading tells."""
     count = CLASSES.get(config.data.source)
     if count is not None:
-        task_sizes(config.stream.split, len(runs.choose_classes(config, count)))
+        task_sizes(config.stream.split, len(experiment.choose_classes(config, count)))
 
 
 def entries_for(preset: str, methods: Sequence[str], upper_bound: bool = True) -> list[Entry]:
@@ -158,7 +158,7 @@ def _why_not(entry: Entry) -> tuple[str, UserError] | None:
         (entry.title or entry.method, entry.method, entry.settings),
     ):
         try:
-            runs.configure(entry.preset, method, settings=settings)
+            experiment.configure(entry.preset, method, settings=settings)
         except UserError as error:
             return name, error
     return None

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from reverie import disk, fast, layering, provenance, results
-from reverie.config import Config, CoresetConfig, Recipe
+from reverie import disk, fast, provenance, results
+from reverie.ahead import Ahead, compiling_ahead
+from reverie.config import Config
 from reverie.data import sources
 from reverie.data.folder import Progress
-from reverie.data.images import Dataset, pixel_statistics
-from reverie.data.stream import Stream, Task, class_order, task_sizes
+from reverie.data.images import Dataset
+from reverie.data.stream import Stream, Task
 from reverie.dreams import surest
 from reverie.engine import Snapshot, find_device
 from reverie.errors import UserError
+from reverie.experiment import choose_classes, default_folder, make_stream, preprocessing
 from reverie.first_task import FOUND, FirstTask
 from reverie.journal import Journal, RunFolder, read_events, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method
 from reverie.methods.base import Keeps
-from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
 from reverie.pictures import SHEET_COLUMNS, dream_sheet
 from reverie.predictions import Predictions, judge
 from reverie.results import SCHEMA, Result
 from reverie.upper_bound import UpperBounds
-
-if TYPE_CHECKING:
-    from reverie.ahead import Ahead
 
 CHECKPOINT_SECONDS = 30.0
 log = logging.getLogger("reverie")
@@ -76,66 +71,6 @@ class SeveralOfRuns(Several, RunObserver):
             observer.task_ends(index, accuracy)
 
 
-def configure(
-    preset: str,
-    method: str = "abd",
-    *,
-    seed: int = 0,
-    recipe: Recipe = "paper",
-    settings: Sequence[str] = (),
-) -> Config:
-    """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
-
-    def load(name: str, with_options: bool) -> Config:
-        return layering.load(
-            preset,
-            method=name,
-            find=find_method,
-            seed=seed,
-            recipe=recipe,
-            settings=settings,
-            with_options=with_options,
-        )
-
-    said = any(setting.strip().startswith("method.") for setting in settings)
-    chosen = load(method, method != "joint" or said)  # a preset's options are for the others
-    upper_bound = load("joint", False)
-    if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
-        chosen = replace(chosen, coreset=CoresetConfig())
-    return replace(chosen, reference=upper_bound.training_digest())
-
-
-def folder_name(config: Config, settings: Sequence[str]) -> str:
-    """PRESET-METHOD-RECIPE[-changes]-seedK."""
-    changes = re.sub(r"[^\w.,=+-]", "_", ",".join(settings))
-    if len(changes) > 80:
-        changes = f"{changes[:60]}~{blake2b(','.join(settings).encode(), digest_size=4).hexdigest()}"
-    return "-".join(
-        [config.preset, config.method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"]
-    )
-
-
-def default_folder(config: Config, settings: Sequence[str] = ()) -> Path:
-    """With what a person set, so that a quick look does not stand in the way of the real run."""
-    return Path("runs") / folder_name(config, settings)
-
-
-def choose_classes(config: Config, count: int) -> list[int]:
-    """The classes of the stream in their order, out of `count` that there are."""
-    order = class_order(config.stream.order, count, config.seed)
-    if config.stream.classes:
-        if config.stream.classes > len(order):
-            raise UserError(f"stream.classes is {config.stream.classes}, but there are only {len(order)} classes.")
-        order = order[: config.stream.classes]
-    return order
-
-
-def make_stream(config: Config, dataset: Dataset) -> Stream:
-    order = choose_classes(config, len(dataset.class_names))
-    stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
-    return stream[: config.stream.take] if config.stream.take else stream
-
-
 def execute(
     config: Config,
     folder: Path | str | None = None,
@@ -154,8 +89,6 @@ def execute(
     same (docs/tables.md).
     `dataset` takes the place of what `config.data` names.
     """
-    from reverie.ahead import compiling_ahead  # which makes a run of nothing
-
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     observer = observer or RunObserver()
@@ -171,11 +104,11 @@ def execute(
         if dataset is None:
             dataset = sources.read(config.data, Path(data), observer.reading, partial(choose_classes, config))
         stream = make_stream(config, dataset)
-        fingerprint = stream.dataset.fingerprint()
-        run = _Run(config, run_folder, stream, fingerprint, where, observer, command, checkpoint_seconds, began)
-        run.share_first_task, run.ahead = share_first_task, ahead
+        run = _Run(
+            config, run_folder, stream, where, observer, command, checkpoint_seconds, began, share_first_task, ahead
+        )
         with run_folder.lock():  # not before everything that can be wrong has been looked at
-            run_folder.claim(config, fingerprint)
+            run_folder.claim(config, run.fingerprint)
             if run_folder.finished:  # by another process, while this one was reading the data
                 return results.refreshed(run_folder, config)
             return run.go()
@@ -195,32 +128,30 @@ def own_data(config: Config, data: Path, progress: Progress | None = None) -> st
 class _Run:
     """A run in progress."""
 
-    share_first_task = False
-    ahead: Ahead | None = None
-
     def __init__(
         self,
         config: Config,
         folder: RunFolder,
         stream: Stream,
-        fingerprint: str,
         device: torch.device,
         observer: RunObserver,
         command: str,
         checkpoint_seconds: float,
         began: float,
+        share_first_task: bool,
+        ahead: Ahead | None,
     ) -> None:
         self.config, self.folder, self.stream = config, folder, stream
-        self.fingerprint, self.device, self.observer = fingerprint, device, observer
+        self.fingerprint, self.device, self.observer = stream.dataset.fingerprint(), device, observer
         self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
         self.journal.tasks = len(stream)
         self.bounds = UpperBounds(folder.path)
-        self.preprocessing = shape = _preprocessing(stream)
+        self.preprocessing = shape = preprocessing(stream)
         taken_from_first_task = stream.dataset.normalisation is None
         self.normalisation = [list(shape.mean), list(shape.deviation)] if taken_from_first_task else None
         self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
         self.learner = self._new_learner()
-        self.began = began
+        self.began, self.share_first_task, self.ahead = began, share_first_task, ahead
         self.session: dict[str, Any] = {
             "command": command,
             "started": provenance.now(),
@@ -386,12 +317,6 @@ class _Run:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _preprocessing(stream: Stream) -> Preprocessing:
-    """As published, or from the first task alone: later images are not known when the first are learned."""
-    mean, deviation = stream.dataset.normalisation or pixel_statistics(stream[0].images)
-    return Preprocessing(stream.dataset.train.shape[1], mean, deviation)
 
 
 def _sum_parts(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:

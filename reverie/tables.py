@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from reverie import disk, paper, runs
+from reverie import disk, experiment, paper
 from reverie.config import Config
 from reverie.errors import UserError
 from reverie.layering import preset_names
@@ -74,7 +74,7 @@ def paper_row(config: Config) -> PaperRow | None:
         for row in table.rows:
             if (row.preset, row.method) != (config.preset, config.method):
                 continue
-            usual = runs.configure(
+            usual = experiment.configure(
                 row.preset, row.method, seed=config.seed, recipe=config.recipe, settings=row.settings
             )
             made = config.completed(find_method(row.method).Options)
@@ -92,7 +92,7 @@ def _title(result: Result) -> str:
     if result["recipe"] != "paper":
         words.append(f"{result['recipe']} recipe")
     if result["preset"] in preset_names():
-        usual = runs.configure(result["preset"], result["method"], seed=result["seed"], recipe=result["recipe"])
+        usual = experiment.configure(result["preset"], result["method"], seed=result["seed"], recipe=result["recipe"])
         made = Config.from_dict(result["config"]).completed(find_method(result["method"]).Options)
         changed = usual.differences(made)
         if result.get("engine", {}).get("precision") != "bf16":

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie import disk, provenance, runs, seeding
+from reverie import disk, experiment, provenance, runs, seeding
 from reverie.config import Config, Recipe
 from reverie.data import sources
 from reverie.data.images import Dataset, Images
@@ -75,7 +75,7 @@ class Tuning:
         if self.folds < 2:
             raise UserError(f"--folds must be 2 or more, not {self.folds}.")
         made = {
-            point: runs.configure(
+            point: experiment.configure(
                 self.preset, self.method, seed=self.seed, recipe=self.recipe, settings=[*self.settings, *point]
             )
             for point in itertools.product(*axes)
@@ -102,7 +102,7 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
     _refuse_to_lose(out / "tune.json", tuning, configs)
     first = next(iter(configs.values()))
     where = find_device(device)
-    dataset = sources.read(first.data, data, choose=partial(runs.choose_classes, first))
+    dataset = sources.read(first.data, data, choose=partial(experiment.choose_classes, first))
     classes, tasks = first_half(first, dataset)
     points = []
     parts = [fold_of(dataset, classes, fold, tuning.folds, tuning.seed) for fold in range(tuning.folds)]
@@ -110,7 +110,7 @@ def search(tuning: Tuning, out: Path, data: Path, device: str, following: Follow
         shortened = replace(config, stream=replace(config.stream, take=tasks))
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
-            name = runs.folder_name(config, [*tuning.settings, *settings])
+            name = experiment.folder_name(config, [*tuning.settings, *settings])
             folder = out / f"{name}-fold{fold + 1}of{tuning.folds}"
             with following(f"{', '.join(settings)} fold {fold + 1}/{tuning.folds}") as observer:
                 try:
@@ -149,7 +149,7 @@ def _refuse_to_lose(file: Path, tuning: Tuning, points: Collection[tuple[str, ..
 
 def first_half(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], int]:
     """The classes of the first half of the tasks, and how many tasks that is."""
-    stream = runs.make_stream(config, dataset)
+    stream = experiment.make_stream(config, dataset)
     tasks = len(stream) // 2
     if tasks < 2:
         raise UserError(

@@ -19,7 +19,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from reverie import cli, runs
+from reverie import cli, experiment, runs
 from reverie.acceptance import Acceptance
 from reverie.config import Config, DataConfig
 from reverie.data import sources
@@ -52,7 +52,7 @@ def tiny() -> Callable[..., Config]:
     """A configuration whose run takes seconds."""
 
     def make(method: str = "abd", *settings: str, seed: int = 0, recipe: str = "paper") -> Config:
-        return runs.configure("digits-5", method, seed=seed, recipe=recipe, settings=[*TINY, *settings])
+        return experiment.configure("digits-5", method, seed=seed, recipe=recipe, settings=[*TINY, *settings])
 
     return make
 
@@ -63,7 +63,7 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "small-table"
     for method, seed in (("joint", 0), ("base", 0), ("base", 1), ("abd", 0)):
         settings = [*TINY, "stream.take=3", "train.epochs=1"]
-        config = runs.configure("digits-5", method, seed=seed, settings=settings)
+        config = experiment.configure("digits-5", method, seed=seed, settings=settings)
         runs.execute(config, folder / f"{method}-seed{seed}", device="cpu", command="reverie table")
     return folder
 
@@ -82,7 +82,7 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = [*TINY, "data.source=folder", "stream.split=3", "train.epochs=1", "train.batch_size=4"]
     folder = place / ODD[0]
     runs.execute(
-        runs.configure("digits-5", "abd", settings=settings),
+        experiment.configure("digits-5", "abd", settings=settings),
         folder,
         data=place / "photos",
         device="cpu",
@@ -94,7 +94,7 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tiny_stream(tiny: Callable[..., Config]) -> Stream:
     config = tiny("base")
-    return runs.make_stream(config, sources.read(config.data, Path("data")))
+    return experiment.make_stream(config, sources.read(config.data, Path("data")))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def photo_model() -> SavedModel:
     """A classifier of the classes of `photos`, of which it has learned two in a first step and one in a second."""
-    config = runs.configure("digits-5", "base", settings=[*TINY, "train.epochs=12", "train.batch_size=8"])
+    config = experiment.configure("digits-5", "base", settings=[*TINY, "train.epochs=12", "train.batch_size=8"])
     pixels = torch.randint(0, 120, (36, 3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     labels = torch.arange(36) % 3
     pixels[torch.arange(36), labels] += 130

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie import ahead, bench, dream, fast, runs
+from reverie import ahead, bench, dream, experiment, fast
 from reverie.data.augment import Augmenter
 from reverie.engine import Engine
 from reverie.nets.classifier import Classifier
@@ -15,7 +15,7 @@ from tests.test_bench import CPU, TINY
 
 
 def config(*settings: str):
-    return runs.configure("digits-5", "abd", settings=[*TINY, *settings])
+    return experiment.configure("digits-5", "abd", settings=[*TINY, *settings])
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_what_was_compiled_ahead_is_found(monkeypatch, tmp_path):
     from torch._dynamo.utils import counters
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    chosen = runs.configure("cifar100-10", "abd", settings=["net.name=resnet8"])
+    chosen = experiment.configure("cifar100-10", "abd", settings=["net.name=resnet8"])
     device = torch.device("cuda")
     started = ahead.Ahead(chosen, device)
     for phase in (0, 1):
@@ -85,7 +85,7 @@ def test_what_was_compiled_ahead_is_found(monkeypatch, tmp_path):
     assert [worker.returncode for worker in started.workers] == [0, 0, 0, 0]
     torch._dynamo.reset()
     counters.clear()
-    stream = runs.make_stream(chosen, bench.noise(chosen))
+    stream = experiment.make_stream(chosen, bench.noise(chosen))
     for phase in bench.at_task(chosen, stream, 1, device)[1]:
         Engine(device, compile=True).run(replace(phase, epochs=None, steps=1, summary=None), seed=0)
     assert counters["inductor"]["fxgraph_cache_miss"] == 0

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from reverie import bench, runs
+from reverie import bench, experiment
 from reverie.errors import UserError
 
 CPU = torch.device("cpu")
@@ -53,13 +53,13 @@ def test_the_clock_counts_steps_after_warming_up_and_takes_the_median(monkeypatc
 
 
 def test_noise_has_the_shape_of_the_data_set():
-    data = bench.noise(runs.configure("cifar100-10", "base"))
+    data = bench.noise(experiment.configure("cifar100-10", "base"))
     assert data.train.shape == (3, 32, 32)
     assert len(data.train) == 50_000
     assert len(data.class_names) == 100
     for source in ("folder", "imagenet"):
         with pytest.raises(UserError, match=f"cifar100, tinyimagenet, not of '{source}'"):
-            bench.noise(runs.configure("digits-5", "base", settings=[f"data.source={source}"]))
+            bench.noise(experiment.configure("digits-5", "base", settings=[f"data.source={source}"]))
 
 
 def test_a_task_that_is_not_there_is_a_mistake():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from reverie import fast, runs
+from reverie import experiment, fast, runs
 from reverie.bench import noise
 from reverie.data.images import Dataset
 from reverie.engine import Engine, Observer, _Loop
@@ -33,13 +33,13 @@ def cuda() -> torch.device:
 
 @functools.cache
 def images_of_nothing(source: str) -> Dataset:
-    return noise(runs.configure("cifar100-10", "base", settings=[f"data.source={source}"]))
+    return noise(experiment.configure("cifar100-10", "base", settings=[f"data.source={source}"]))
 
 
 def third_task(method: str, device: torch.device, *settings: str, seed: int = 0) -> tuple[TaskLearner, list[Phase]]:
     """The phases of the third of ten tasks of CIFAR-100, the images noise, the classifier a little trained."""
-    config = runs.configure("cifar100-10", method, seed=seed, settings=["dream.steps=50", *settings])
-    stream = runs.make_stream(config, images_of_nothing(config.data.source))
+    config = experiment.configure("cifar100-10", method, seed=seed, settings=["dream.steps=50", *settings])
+    stream = experiment.make_stream(config, images_of_nothing(config.data.source))
     learner = TaskLearner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
     for earlier in stream[:2]:
         learner.method.begin(earlier)
@@ -312,7 +312,7 @@ def test_too_little_memory_is_said_with_what_to_lower(cuda, tiny, tiny_stream):
 
 def test_digits_are_learned_on_the_gpu_as_on_the_cpu(cuda, tmp_path):
     settings = ["stream.take=2", "dream.steps=200", "train.epochs=10", "train.milestones=[6,8]"]
-    config = runs.configure("digits-5", "abd", settings=settings)
+    config = experiment.configure("digits-5", "abd", settings=settings)
     result = runs.execute(config, tmp_path / "gpu", device="cuda")
     reference = runs.execute(config, tmp_path / "cpu", device="cpu")
     a, b = result["metrics"]["accuracy_after"], reference["metrics"]["accuracy_after"]

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from reverie import layering, runs
+from reverie import layering
 from reverie.config import RECIPES, Config
 from reverie.data.stream import task_sizes
 from reverie.errors import UserError
+from reverie.experiment import configure, default_folder
 from reverie.layering import RELEASED, preset_names
 from reverie.methods import find_method, method_names
 from reverie.typed import build
@@ -20,13 +21,13 @@ from reverie.typed import build
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("method", method_names())
 def test_every_preset_is_valid_for_every_method_and_recipe(preset, recipe, method):
-    made = runs.configure(preset, method, recipe=recipe)
+    made = configure(preset, method, recipe=recipe)
     assert Config.from_dict(yaml.safe_load(yaml.safe_dump(made.as_dict()))) == made
     assert layering.describe_preset(preset)
 
 
 def test_cifar100_is_trained_as_in_the_paper():
-    made = runs.configure("cifar100-10", "abd")
+    made = configure("cifar100-10", "abd")
     train, dream = made.train, made.dream
     assert (train.epochs, train.milestones, train.lr, train.momentum) == (250, (100, 150, 200), 0.1, 0.9)
     assert (train.weight_decay, train.batch_size, made.net.name) == (2e-4, 128, "resnet32")
@@ -39,7 +40,7 @@ def test_cifar100_is_trained_as_in_the_paper():
 
 
 def test_r_dfcil_has_its_own_network_schedule_and_augmentation():
-    made = runs.configure("cifar100-10-rdfcil", "r-dfcil")
+    made = configure("cifar100-10-rdfcil", "r-dfcil")
     train, augment = made.train, made.augment
     assert (train.epochs, train.milestones, train.weight_decay, train.batch_size) == (200, (80, 120), 5e-4, 128)
     assert (augment.crop, augment.flip, augment.brightness, augment.contrast) == (4, True, 0, 0)
@@ -49,24 +50,24 @@ def test_r_dfcil_has_its_own_network_schedule_and_augmentation():
 
 
 def test_the_released_recipe_differs_where_the_code_does():
-    paper, released = (runs.configure("cifar100-10", "abd", recipe=recipe) for recipe in RECIPES)
+    paper, released = (configure("cifar100-10", "abd", recipe=recipe) for recipe in RECIPES)
     assert (paper.net.head, released.net.head) == ("grow", "all")
     assert (paper.dream.life, released.dream.life) == ("fresh", "carried")
     assert (paper.dream.steps, released.dream.steps) == (5000, 10000)
     assert (paper.options["bn_momentum"], released.options["bn_momentum"]) == (0.1, 0.19)
-    assert runs.configure("cifar100-10", "deepinversion").options["on_real"] == "padded"
-    assert runs.configure("cifar100-10", "deepinversion", recipe="released").options["on_real"] == "old"
+    assert configure("cifar100-10", "deepinversion").options["on_real"] == "padded"
+    assert configure("cifar100-10", "deepinversion", recipe="released").options["on_real"] == "old"
 
 
 def test_tiny_imagenet_is_trained_as_cifar_is():
-    tiny, cifar = (runs.configure(preset, "abd") for preset in ("tinyimagenet-20", "cifar100-10"))
+    tiny, cifar = (configure(preset, "abd") for preset in ("tinyimagenet-20", "cifar100-10"))
     assert (tiny.data.source, tiny.stream.split, tiny.stream.order) == ("tinyimagenet", 20, "seed")
     for section in ("augment", "net", "train", "dream"):
         assert getattr(tiny, section) == getattr(cifar, section)
 
 
 def test_imagenet50_is_trained_as_in_the_paper():
-    paper, released = (runs.configure("imagenet50-5", "abd", recipe=recipe) for recipe in RECIPES)
+    paper, released = (configure("imagenet50-5", "abd", recipe=recipe) for recipe in RECIPES)
     train = paper.train
     assert (train.epochs, train.milestones, train.lr, train.momentum) == (100, (30, 60, 80, 90), 0.1, 0.9)
     assert (train.weight_decay, paper.net.name, paper.evaluate.top) == (1e-4, "resnet18", 5)
@@ -80,14 +81,14 @@ def test_imagenet50_is_trained_as_in_the_paper():
 
 @pytest.mark.parametrize(("preset", "later"), [("50+5x10", [10] * 5), ("50+10x5", [5] * 10), ("50+25x2", [2] * 25)])
 def test_half_of_the_classes_may_come_first(preset, later):
-    assert task_sizes(runs.configure(f"cifar100-{preset}", "abd").stream.split, 100) == [50, *later]
+    assert task_sizes(configure(f"cifar100-{preset}", "abd").stream.split, 100) == [50, *later]
 
 
 def test_how_images_are_stored_matters_to_resized_crops_alone():
     for crop, same in (("false", True), ("true", False)):
         settings = [f"augment.resized_crop={crop}", "augment.crop=0"]
         memory, stream = (
-            runs.configure("digits-5", "abd", settings=[*settings, f"data.storage={storage}"])
+            configure("digits-5", "abd", settings=[*settings, f"data.storage={storage}"])
             for storage in ("memory", "stream")
         )
         assert (memory.identity() == stream.identity()) is same
@@ -101,11 +102,11 @@ def test_presets_leave_to_the_recipe_what_is_the_recipes(preset):
 
 
 def test_settings_win_over_the_preset_and_keep_their_type():
-    made = runs.configure("digits-5", "abd", settings=["train.lr=1e-2", "train.epochs=3", "train.milestones=[1, 2]"])
+    made = configure("digits-5", "abd", settings=["train.lr=1e-2", "train.epochs=3", "train.milestones=[1, 2]"])
     assert (made.train.lr, made.train.epochs, made.train.milestones) == (0.01, 3, (1, 2))
-    assert runs.configure("digits-5", "abd", settings=["stream.split=2+8x1"]).stream.split == "2+8x1"
-    assert runs.configure("digits-5", "abd", settings=["stream.order=[3, 1]"]).stream.order == (3, 1)
-    assert runs.configure("digits-5", "abd", settings=["keep=[models]"]).keep == ("models",)
+    assert configure("digits-5", "abd", settings=["stream.split=2+8x1"]).stream.split == "2+8x1"
+    assert configure("digits-5", "abd", settings=["stream.order=[3, 1]"]).stream.order == (3, 1)
+    assert configure("digits-5", "abd", settings=["keep=[models]"]).keep == ("models",)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_settings_win_over_the_preset_and_keep_their_type():
 )
 def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
     with pytest.raises(UserError, match=message):
-        runs.configure("digits-5", "abd", settings=[setting])
+        configure("digits-5", "abd", settings=[setting])
 
 
 @pytest.mark.parametrize(
@@ -154,8 +155,8 @@ def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
 def test_a_temperature_is_above_0_whichever_method_it_is_of(method):
     for wrong in ("0", "-2"):
         with pytest.raises(UserError, match=r"method.temperature must be above 0"):
-            runs.configure("digits-5", method, settings=[f"method.temperature={wrong}"])
-    assert runs.configure("digits-5", method, settings=["method.temperature=0.5"]).options["temperature"] == 0.5
+            configure("digits-5", method, settings=[f"method.temperature={wrong}"])
+    assert configure("digits-5", method, settings=["method.temperature=0.5"]).options["temperature"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -163,16 +164,16 @@ def test_a_temperature_is_above_0_whichever_method_it_is_of(method):
     [("lwf", "distillation"), ("abd", "fine_tuning"), ("r-dfcil", "cross_entropy"), ("r-dfcil", "relations")],
 )
 def test_the_weight_of_a_loss_may_be_0_but_not_less(method, name):
-    assert runs.configure("digits-5", method, settings=[f"method.{name}=0"]).options[name] == 0
+    assert configure("digits-5", method, settings=[f"method.{name}=0"]).options[name] == 0
     with pytest.raises(UserError, match=f"method.{name} must be 0 or more"):
-        runs.configure("digits-5", method, settings=[f"method.{name}=-1"])
+        configure("digits-5", method, settings=[f"method.{name}=-1"])
 
 
 def test_an_own_file_extends_a_preset(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("extends: cifar100-10\nstream: {split: 50+5x10}\ndream: {steps: 70}\n")
     for recipe in RECIPES:
-        made = runs.configure(str(file), "abd", recipe=recipe)
+        made = configure(str(file), "abd", recipe=recipe)
         assert (made.preset, made.stream.split, made.dream.steps, made.train.epochs) == ("mine", "50+5x10", 70, 250)
 
 
@@ -183,10 +184,10 @@ def test_a_preset_may_say_more_for_a_recipe_and_for_a_method(tmp_path):
         "recipes: {released: {dream: {steps: 99}}}\n"
         "methods: {lwf: {train: {weight_decay: 0}, method: {temperature: 3}}}\n"
     )
-    assert runs.configure(str(file), "abd", recipe="released").dream.steps == 99
-    lwf = runs.configure(str(file), "lwf")
+    assert configure(str(file), "abd", recipe="released").dream.steps == 99
+    lwf = configure(str(file), "lwf")
     assert (lwf.train.weight_decay, lwf.options["temperature"]) == (0, 3.0)
-    assert runs.configure(str(file), "abd").train.weight_decay > 0
+    assert configure(str(file), "abd").train.weight_decay > 0
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path, text, message):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=message) as refusal:
-        runs.configure(str(file), "abd")
+        configure(str(file), "abd")
     assert len(str(refusal.value).splitlines()) <= 2
 
 
@@ -227,7 +228,7 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path, text, message):
 def test_a_file_that_is_no_text_is_refused(tmp_path, content):
     (tmp_path / "mine.yaml").write_bytes(content)
     with pytest.raises(UserError, match=r"mine.yaml is not valid YAML: .*\.$") as refusal:
-        runs.configure(str(tmp_path / "mine.yaml"), "abd")
+        configure(str(tmp_path / "mine.yaml"), "abd")
     assert len(str(refusal.value).splitlines()) == 1
 
 
@@ -238,15 +239,15 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("extends: digits-5")
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UserError, match=r"mine.yaml cannot be read: Permission denied\. Change its permissions"):
-        runs.configure(str(tmp_path / "mine.yaml"), "abd")
+        configure(str(tmp_path / "mine.yaml"), "abd")
 
 
 @pytest.mark.parametrize("name", ["mine", "mine.yaml", "mine.txt"])
 def test_a_file_gives_its_name_to_the_run_wherever_it_lies(tmp_path, name):
     (tmp_path / name).write_text("extends: digits-5")
-    made = runs.configure(str(tmp_path / name), "abd")
-    assert runs.default_folder(made) == Path("runs/mine-abd-paper-seed0")
-    assert runs.default_folder(made, ["train.epochs=2"]) == Path("runs/mine-abd-paper-train.epochs=2-seed0")
+    made = configure(str(tmp_path / name), "abd")
+    assert default_folder(made) == Path("runs/mine-abd-paper-seed0")
+    assert default_folder(made, ["train.epochs=2"]) == Path("runs/mine-abd-paper-train.epochs=2-seed0")
 
 
 def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path):
@@ -258,9 +259,9 @@ def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path)
     plain = tmp_path / "plain.yaml"
     plain.write_text("extends: digits-5")
     for recipe in RECIPES:
-        made = runs.configure(str(file), "abd", recipe=recipe, settings=["method.bn_momentum=0.2"])
+        made = configure(str(file), "abd", recipe=recipe, settings=["method.bn_momentum=0.2"])
         assert (made.options["distillation"], made.options["fine_tuning"], made.options["bn_momentum"]) == (0.5, 3, 0.2)
-        assert made.reference == runs.configure(str(plain), "abd", recipe=recipe).reference
+        assert made.reference == configure(str(plain), "abd", recipe=recipe).reference
 
 
 def test_a_file_extends_one_beside_it_wherever_one_stands(tmp_path, monkeypatch):
@@ -270,7 +271,7 @@ def test_a_file_extends_one_beside_it_wherever_one_stands(tmp_path, monkeypatch)
     (tmp_path / "base.yaml").write_text("extends: digits-5\ntrain: {epochs: 9}")
     monkeypatch.chdir(tmp_path)
     for file in ("presets/child.yaml", str(tmp_path / "presets" / "child.yaml")):
-        assert runs.configure(file, "abd").train.epochs == 7
+        assert configure(file, "abd").train.epochs == 7
 
 
 def test_what_a_file_says_for_a_method_holds_in_those_that_extend_it(tmp_path):
@@ -279,22 +280,22 @@ def test_what_a_file_says_for_a_method_holds_in_those_that_extend_it(tmp_path):
     (tmp_path / "child.yaml").write_text("extends: base.yaml\ntrain: {epochs: 3}")
     (tmp_path / "other.yaml").write_text("extends: digits-5\ntrain: {weight_decay: 0.5}")
     decays = [
-        runs.configure(str(tmp_path / f"{name}.yaml"), "dgr").train.weight_decay for name in ("base", "child", "other")
+        configure(str(tmp_path / f"{name}.yaml"), "dgr").train.weight_decay for name in ("base", "child", "other")
     ]
     assert decays == [0.001, 0.001, 0]
 
 
 def test_a_preset_may_set_options_that_the_upper_bound_has_not(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: digits-5\nmethod: {distillation: 0.2}")
-    assert runs.configure(str(tmp_path / "mine.yaml"), "abd").options["distillation"] == 0.2
-    assert runs.configure(str(tmp_path / "mine.yaml"), "joint").options == {}
+    assert configure(str(tmp_path / "mine.yaml"), "abd").options["distillation"] == 0.2
+    assert configure(str(tmp_path / "mine.yaml"), "joint").options == {}
     with pytest.raises(UserError, match="'joint' has no such option"):
-        runs.configure("digits-5", "joint", settings=["method.distillation=1"])
+        configure("digits-5", "joint", settings=["method.distillation=1"])
 
 
 def test_a_choice_is_named_by_its_values():
     with pytest.raises(UserError, match="must be one of fp32, tf32, bf16 or null, not 'fp16'"):
-        runs.configure("digits-5", "abd", settings=["engine.precision=fp16"])
+        configure("digits-5", "abd", settings=["engine.precision=fp16"])
 
 
 def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
@@ -302,49 +303,49 @@ def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.yaml").write_text("extends: b.yaml")
     (tmp_path / "b.yaml").write_text("extends: a.yaml")
     with pytest.raises(UserError, match="extends itself"):
-        runs.configure("a.yaml", "abd")
+        configure("a.yaml", "abd")
 
 
 def test_an_unknown_preset_method_or_file_is_refused():
     with pytest.raises(UserError, match="Did you mean 'digits-5'"):
-        runs.configure("digit-5", "abd")
+        configure("digit-5", "abd")
     with pytest.raises(UserError, match="Did you mean 'abd'"):
-        runs.configure("digits-5", "adb")
+        configure("digits-5", "adb")
     with pytest.raises(UserError, match="There is no file"):
-        runs.configure("nowhere.yaml", "abd")
+        configure("nowhere.yaml", "abd")
 
 
 def test_identity_ignores_what_cannot_change_a_figure():
-    plain = runs.configure("digits-5", "abd")
-    same = runs.configure("digits-5", "abd", settings=["keep=[models]", "data.storage=stream", "evaluate.batch_size=7"])
-    other = runs.configure("digits-5", "abd", settings=["train.lr=0.05"])
+    plain = configure("digits-5", "abd")
+    same = configure("digits-5", "abd", settings=["keep=[models]", "data.storage=stream", "evaluate.batch_size=7"])
+    other = configure("digits-5", "abd", settings=["train.lr=0.05"])
     assert plain.identity() == same.identity() != other.identity()
 
 
 def test_the_coresets_size_is_the_presets_and_counts_only_where_one_is_kept():
-    assert runs.configure("cifar100-10", "bic").coreset.size == 2000
-    assert runs.configure("digits-5", "bic").coreset.size == 100
-    bic, larger = (runs.configure("digits-5", "bic", settings=[f"coreset.size={size}"]) for size in (100, 200))
+    assert configure("cifar100-10", "bic").coreset.size == 2000
+    assert configure("digits-5", "bic").coreset.size == 100
+    bic, larger = (configure("digits-5", "bic", settings=[f"coreset.size={size}"]) for size in (100, 200))
     assert bic.differences(larger) == {"coreset.size": (100, 200)}
     assert bic.reference == larger.reference
-    assert runs.configure("cifar100-10", "bic").options["correction_lr"] == 0.001
-    assert runs.configure("cifar100-10", "e2e").options["balancing_lr"] == 0.001
-    abd, same = (runs.configure("digits-5", "abd", settings=[f"coreset.size={size}"]) for size in (100, 200))
+    assert configure("cifar100-10", "bic").options["correction_lr"] == 0.001
+    assert configure("cifar100-10", "e2e").options["balancing_lr"] == 0.001
+    abd, same = (configure("digits-5", "abd", settings=[f"coreset.size={size}"]) for size in (100, 200))
     assert abd.identity() == same.identity()
 
 
 def test_a_configuration_from_before_there_were_coresets_is_the_same_run():
-    new = runs.configure("digits-5", "abd")
+    new = configure("digits-5", "abd")
     old = new.as_dict()
     del old["coreset"]
     assert not new.differences(Config.from_dict(old))
 
 
 def test_runs_share_an_upper_bound_only_when_it_would_be_trained_alike():
-    abd, lwf, joint = (runs.configure("digits-5", m).reference for m in ("abd", "lwf", "joint"))
+    abd, lwf, joint = (configure("digits-5", m).reference for m in ("abd", "lwf", "joint"))
     assert abd == lwf == joint
-    assert runs.configure("digits-5", "abd", settings=["method.distillation=3", "dream.steps=9"]).reference == abd
-    assert runs.configure("digits-5", "abd", settings=["train.epochs=3"]).reference != abd
+    assert configure("digits-5", "abd", settings=["method.distillation=3", "dream.steps=9"]).reference == abd
+    assert configure("digits-5", "abd", settings=["train.epochs=3"]).reference != abd
 
 
 def test_a_methods_own_options_are_typed():

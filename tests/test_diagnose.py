@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie import cli, diagnose, disk, model_io, runs
+from reverie import cli, diagnose, disk, experiment, model_io, runs
 from reverie.data import sources
 from reverie.data.augment import Normaliser
 from reverie.errors import Interrupted, UserError
@@ -23,7 +23,7 @@ QUICK = [*TINY, "train.epochs=1", "stream.take=3"]
 
 
 def make(folder, method, *settings, seed=0, **options):
-    config = runs.configure("digits-5", method, seed=seed, settings=[*QUICK, *settings])
+    config = experiment.configure("digits-5", method, seed=seed, settings=[*QUICK, *settings])
     runs.execute(config, folder / method, share_first_task=True, **options)
     return folder / method
 
@@ -44,7 +44,7 @@ def both(pair, tmp_path_factory):
 @pytest.fixture(scope="module")
 def stream(pair):
     config, _ = RunFolder(pair[1]).stored()
-    return runs.make_stream(config, sources.read(config.data, "data"))
+    return experiment.make_stream(config, sources.read(config.data, "data"))
 
 
 @torch.no_grad()

@@ -221,17 +221,17 @@ def test_a_dreamer_is_trained_in_full_precision_unless_it_is_said_otherwise(mixe
 def test_a_class_counts_as_dreamed_of_from_a_tenth_of_its_share_on(monkeypatch):
     made, asked = dreamer(4), []
 
-    def rooms(count):
+    def gallery(count):
         asked.append(count)
         labels = torch.tensor([0] * 12 + [1] * 300 + [2] * 188)  # 13 would be a tenth of a fair share
         yield torch.empty(0), labels, torch.full((500,), 0.5)
 
-    monkeypatch.setattr(made, "rooms", rooms)
+    monkeypatch.setattr(made, "gallery", gallery)
     found = made.coverage()
     assert found["covered"] == 2
     assert found["shares"] == [0.024, 0.6, 0.376, 0.0]
     assert asked == [500]
     many = dreamer(40)
-    monkeypatch.setattr(many, "rooms", rooms)
+    monkeypatch.setattr(many, "gallery", gallery)
     many.coverage()
     assert asked == [500, 800]

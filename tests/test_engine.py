@@ -242,8 +242,8 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
     """A stand-in for CUDA's own check: in `losses`, no method asks for a tensor's value or a shape made of values."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    from reverie.experiment import preprocessing
     from reverie.learner import TaskLearner
-    from reverie.runs import _preprocessing
 
     class NoReading(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -259,7 +259,7 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
     methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
     for method in methods:
         settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
-        learner = TaskLearner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny(method, *settings), preprocessing(tiny_stream))
         learner.classifier.grow(tiny_stream[0].names)
         task = tiny_stream[1]
         learner.method.begin(task)

@@ -13,12 +13,13 @@ from reverie.data.images import Dataset
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.errors import Interrupted
+from reverie.experiment import configure, preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method
 from reverie.methods.base import Method
 from reverie.methods.deepinversion import DeepInversion
 from reverie.provenance import digest
-from reverie.runs import _preprocessing, configure, execute
+from reverie.runs import execute
 from tests.conftest import TINY
 from tests.test_runs import StopAt, assert_same_run, figures, losses
 
@@ -368,7 +369,7 @@ class OnlyAClassifier:
 
 @pytest.mark.parametrize("losses_of", first_task.PLAIN_LOSSES, ids=lambda losses: losses.__qualname__)
 def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream, losses_of):
-    classifier = TaskLearner.fresh(tiny("base"), _preprocessing(tiny_stream)).classifier
+    classifier = TaskLearner.fresh(tiny("base"), preprocessing(tiny_stream)).classifier
     classifier.grow(["a", "b"])
     classifier.eval()
     before = {name: value.clone() for name, value in classifier.state_dict().items()}

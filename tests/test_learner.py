@@ -7,16 +7,16 @@ import reverie
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
 from reverie.errors import Diverged, UserError
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods import method_names
 from reverie.nets.classifier import Preprocessing
 from reverie.nets.statistics import remembering_layers
-from reverie.runs import _preprocessing
 
 
 @pytest.fixture
 def learned(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("abd"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("abd"), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:2]:
         learner.learn(task)
     return learner
@@ -54,7 +54,7 @@ def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
 def test_every_task_and_every_phase_has_random_numbers_of_its_own(tiny, tiny_stream, monkeypatch):
     seeds = []
     monkeypatch.setattr("reverie.engine.Engine.run", lambda self, phase, seed, *_: seeds.append(seed))
-    learner = TaskLearner.fresh(tiny("abd"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("abd"), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:3]:
         learner.learn(task)
     assert len({*seeds}) == len(seeds) == 5
@@ -94,7 +94,7 @@ def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, method, recipe):
     """One old class, then one new class; tasks smaller than a batch, down to a single image."""
-    learner = TaskLearner.fresh(tiny(method, recipe=recipe), _preprocessing(tiny_stream), classes=3)
+    learner = TaskLearner.fresh(tiny(method, recipe=recipe), preprocessing(tiny_stream), classes=3)
     for label, count in enumerate((20, 3, 1)):
         pixels = torch.randint(0, 256, (count, 1, 8, 8)).to(torch.uint8)
         task = Task(label, [f"class {label}"], label, MemoryImages(pixels, torch.full((count,), label)))
@@ -104,7 +104,7 @@ def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, met
 
 
 def test_in_bf16_it_still_learns(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     test = tiny_stream[:1].test()
     assert (learner.predict(test).labels[:, 0] == test.labels).float().mean() > 0.9

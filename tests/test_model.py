@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import reverie
-from reverie import model_io, runs
+from reverie import experiment, model_io
 from reverie.errors import Interrupted, UserError
 from reverie.learner import LearnerObserver, TaskLearner
 from tests.conftest import write_digits
@@ -68,7 +68,7 @@ def test_a_loaded_model_goes_on_with_the_method_one_names(learner, root, tmp_pat
 
 
 def test_the_model_of_a_method_that_keeps_more_than_a_model_holds_goes_on_with_abd(tiny, tiny_stream, root, tmp_path):
-    made = TaskLearner.fresh(tiny("bic", "train.epochs=1"), runs._preprocessing(tiny_stream))
+    made = TaskLearner.fresh(tiny("bic", "train.epochs=1"), experiment.preprocessing(tiny_stream))
     for task in tiny_stream[:2]:
         made.learn(task)
     made.save(tmp_path / "model")

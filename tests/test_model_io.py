@@ -21,11 +21,11 @@ from safetensors.torch import load_file, save_file
 import reverie
 from reverie import model_io
 from reverie.errors import UserError
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.model_io import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
-from reverie.runs import _preprocessing
 
 AWKWARD = [
     "a|b",
@@ -57,7 +57,7 @@ REPORT = {
 
 @pytest.fixture
 def folder(tiny, tiny_stream, tmp_path):
-    learner = TaskLearner.fresh(tiny("base", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "train.epochs=1"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")
     return tmp_path / "model"
@@ -129,7 +129,7 @@ def test_the_ledger_counts_what_was_kept_by_kind_and_no_images(folder):
 
 
 def test_images_that_a_method_keeps_are_counted(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("rehearsal", "train.epochs=1", "coreset.size=9"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("rehearsal", "train.epochs=1", "coreset.size=9"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     assert learner.ledger[0]["images_kept"] == 9
     assert learner.ledger[0]["kept"]["a coreset"] == 9 * (8 * 8 + 8)
@@ -390,7 +390,7 @@ def test_what_is_not_a_model_folder_is_never_overwritten(saved, folder, theirs):
 
 def test_a_model_with_all_rows_from_the_start_is_the_same_after_loading(tiny, tiny_stream, tmp_path):
     learner = TaskLearner.fresh(
-        tiny("base", "train.epochs=1", recipe="released"), _preprocessing(tiny_stream), classes=10
+        tiny("base", "train.epochs=1", recipe="released"), preprocessing(tiny_stream), classes=10
     )
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")

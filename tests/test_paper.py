@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from reverie import paper, runs
+from reverie import experiment, paper
 from reverie.errors import UserError
 from reverie.layering import preset_names
 from reverie.methods import method_names
@@ -61,7 +61,7 @@ def test_every_row_names_a_method_and_a_preset_that_is_there_or_planned():
             assert row.method in {*method_names(), *PLANNED}
             assert row.preset in {*preset_names(), *PLANNED_PRESETS}
             if row.method in method_names() and row.preset in preset_names() and not row.settings:
-                runs.configure(row.preset, row.method)
+                experiment.configure(row.preset, row.method)
 
 
 def test_tables_have_as_many_rows_as_printed_and_know_their_order():

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from reverie import preflight
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.preflight import Preflight
-from reverie.runs import _preprocessing
 
 GOOD = Preflight(20, True, 60, 100, 10, 9, 10.0, 0.9, 0.5, 20.0)
 
 
 def test_a_trained_classifier_can_be_dreamed_from_and_is_left_as_it_is(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("base", "net.name=resnet8", "train.epochs=8"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "net.name=resnet8", "train.epochs=8"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     before = {name: value.clone() for name, value in learner.classifier.state_dict().items()}
     torch.manual_seed(1)

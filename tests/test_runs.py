@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 import reverie
-from reverie import disk, runs
+from reverie import disk, experiment, runs
 from reverie.errors import Interrupted, UserError
 from reverie.journal import Journal
 from reverie.methods import method_names
@@ -301,7 +301,7 @@ def test_another_configuration_is_refused_with_the_difference_and_nothing_change
 
 
 def test_other_data_in_the_middle_of_a_run_are_refused(tmp_path, photos):
-    config = runs.configure("digits-5", "base", settings=PHOTOS)
+    config = experiment.configure("digits-5", "base", settings=PHOTOS)
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", data=photos, observer=StopAt(1, "learn", 1), checkpoint_seconds=0)
     (photos / "apple" / "1.png").unlink()
@@ -311,7 +311,8 @@ def test_other_data_in_the_middle_of_a_run_are_refused(tmp_path, photos):
 
 def test_a_run_goes_on_with_the_other_storage(tmp_path, photos):
     memory, stream = (
-        runs.configure("digits-5", "base", settings=[*PHOTOS, f"data.storage={kind}"]) for kind in ("memory", "stream")
+        experiment.configure("digits-5", "base", settings=[*PHOTOS, f"data.storage={kind}"])
+        for kind in ("memory", "stream")
     )
     with pytest.raises(Interrupted):
         execute(memory, tmp_path / "a" / "run", data=photos, observer=StopAt(2, "learn", 1), checkpoint_seconds=0)
@@ -320,7 +321,7 @@ def test_a_run_goes_on_with_the_other_storage(tmp_path, photos):
 
 
 def test_an_image_that_vanishes_from_a_streamed_run_is_named(tmp_path, photos):
-    config = runs.configure("digits-5", "base", settings=[*PHOTOS, "data.storage=stream", "stream.order=natural"])
+    config = experiment.configure("digits-5", "base", settings=[*PHOTOS, "data.storage=stream", "stream.order=natural"])
     file, aside = photos / "cherry" / "0.jpg", tmp_path / "aside.jpg"
 
     class Vanish(RunObserver):
@@ -414,7 +415,7 @@ def test_every_session_that_left_something_is_told(tiny, tmp_path):
 
 
 def test_a_mistake_leaves_no_folder_behind(tiny, tmp_path):
-    config = runs.configure("cifar100-10", "abd")
+    config = experiment.configure("cifar100-10", "abd")
     with pytest.raises(UserError, match="CIFAR-100 is not under"):
         execute(config, tmp_path / "run", data=tmp_path)
     with pytest.raises(UserError, match="cannot be cut"):
@@ -543,7 +544,7 @@ def test_a_damaged_upper_bound_costs_no_run_and_is_made_again(tiny, tmp_path, ca
 def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path, photos):
     def of(method, split, name):
         settings = ["data.source=folder", "data.size=8", "train.epochs=1", "stream.order=natural"]
-        config = runs.configure("digits-5", method, settings=[*settings, f"stream.split={split}"])
+        config = experiment.configure("digits-5", method, settings=[*settings, f"stream.split={split}"])
         return execute(config, tmp_path / name, data=photos)["metrics"]["omega"]
 
     of("joint", [1, 1, 1], "joint-111")
@@ -555,7 +556,7 @@ def test_splits_that_normalise_differently_have_their_own_upper_bounds(tmp_path,
 
 def test_a_method_that_does_not_normalise_has_the_upper_bound_of_those_that_do(tmp_path, photos):
     for method in ("joint", "dgr"):
-        config = runs.configure("digits-5", method, settings=[*PHOTOS, "train.epochs=1"])
+        config = experiment.configure("digits-5", method, settings=[*PHOTOS, "train.epochs=1"])
         result = execute(config, tmp_path / method, data=photos)
         shape = reverie.load(tmp_path / method / "model").task_learner.classifier.preprocessing
         assert (shape.mean == (0, 0, 0)) == (shape.deviation == (1, 1, 1)) == (method == "dgr")
@@ -582,10 +583,12 @@ def test_an_own_folder_of_photographs_is_learned_and_normalised_by_its_first_tas
         "dream.steps=4",
         "dream.width=8",
     ]
-    config = runs.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8"])
+    config = experiment.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8"])
     result = execute(config, tmp_path / "memory", data=photos)
     assert len(result["metrics"]["accuracy_after"]) == 3
-    streamed = runs.configure("digits-5", "abd", settings=[*settings, "train.batch_size=8", "data.storage=stream"])
+    streamed = experiment.configure(
+        "digits-5", "abd", settings=[*settings, "train.batch_size=8", "data.storage=stream"]
+    )
     assert execute(streamed, tmp_path / "disk", data=photos)["metrics"] == result["metrics"]
     shape = reverie.load(tmp_path / "memory" / "model").task_learner.classifier.preprocessing
     assert len(shape.mean) == 3
@@ -596,7 +599,7 @@ def test_an_own_folder_of_photographs_is_learned_and_normalised_by_its_first_tas
 def test_a_coreset_beside_images_on_disk_is_the_same_as_beside_images_in_memory(tmp_path, photos, method):
     def of(storage):
         settings = [*PHOTOS, "coreset.size=9", "train.batch_size=8", f"data.storage={storage}"]
-        return execute(runs.configure("digits-5", method, settings=settings), tmp_path / storage, data=photos)
+        return execute(experiment.configure("digits-5", method, settings=settings), tmp_path / storage, data=photos)
 
     memory, disk = of("memory"), of("stream")
     assert memory["metrics"] == disk["metrics"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reverie import config, runs
+from reverie import config, experiment
 from reverie.methods import find_method, method_names
 
 PAGE = (Path(config.__file__).parents[1] / "docs" / "settings.md").read_text("utf-8")
@@ -50,5 +50,5 @@ def test_every_option_of_every_method_stands_there_with_its_default():
 def test_the_file_that_it_shows_does_what_it_says(tmp_path, method, recipe, key, value):
     shown = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(shown[1], "utf-8")
-    made = runs.configure(str(tmp_path / "mine.yaml"), method, recipe=recipe)
+    made = experiment.configure(str(tmp_path / "mine.yaml"), method, recipe=recipe)
     assert made.flat_identity()[key] == value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie import grid, methods, paper, runs, tables
+from reverie import experiment, grid, methods, paper, tables
 from reverie.errors import UserError
 from reverie.methods.lwf import LwF
 from reverie.tables import Cost, Row, Section
@@ -22,7 +22,7 @@ def result(method, accuracy, omega=None, seconds=10.0, seed=0, recipe="paper", s
         "omega": omega,
         "forgetting": None if method == "joint" else 0.25,
     }
-    config = runs.configure("digits-5", method, seed=seed, recipe=recipe, settings=settings)
+    config = experiment.configure("digits-5", method, seed=seed, recipe=recipe, settings=settings)
     return {
         "preset": "digits-5",
         "method": method,
@@ -91,7 +91,7 @@ def own(accuracy, *settings, preset="mine", method="abd", **facts):
 
 def test_runs_of_ones_own_preset_that_differ_are_rows_of_their_own_and_say_in_what():
     rows = tables.rows_of([own(0.5), own(0.7) | {"seed": 1}, own(0.3, "train.epochs=2", "dream.steps=7")])
-    usual = runs.configure("digits-5", "abd")
+    usual = experiment.configure("digits-5", "abd")
     assert [row.title for row in rows] == [
         f"ABD, train.epochs={usual.train.epochs}, dream.steps={usual.dream.steps}",
         "ABD, train.epochs=2, dream.steps=7",
@@ -128,7 +128,7 @@ def test_methods_with_the_same_title_are_told_apart_by_their_names(tmp_path):
 
 
 def test_presets_are_never_mixed_in_one_row():
-    cifar = runs.configure("cifar100-5", "abd").as_dict()
+    cifar = experiment.configure("cifar100-5", "abd").as_dict()
     other = result("abd", 0.3) | {"preset": "cifar100-5", "config": cifar}
     rows = tables.rows_of([result("abd", 0.5), other, own(0.4)])
     assert [len(row.results) for row in rows] == [1, 1, 1]
@@ -205,14 +205,14 @@ def test_the_readmes_tables_are_those_of_the_result_files():
 
 @pytest.fixture
 def section():
-    published = tables.paper_row(runs.configure("cifar100-10", "abd"))
+    published = tables.paper_row(experiment.configure("cifar100-10", "abd"))
     ours = [result("abd", 0.30, 0.68), result("abd", 0.32, 0.70, seed=1)]
     return Section("a caption", [Row("ABD", ours, published), Row("LwF_1", [result("lwf", 0.5)])])
 
 
 def test_the_papers_figure_is_only_for_the_papers_experiment():
     def paper_row(preset, method, *settings):
-        return tables.paper_row(runs.configure(preset, method, seed=3, settings=settings))
+        return tables.paper_row(experiment.configure(preset, method, seed=3, settings=settings))
 
     assert paper_row("cifar100-10", "abd").final_accuracy.mean == 33.7
     assert paper_row("cifar100-10", "abd", "engine.precision=bf16").final_accuracy.mean == 33.7
@@ -226,7 +226,7 @@ def test_a_row_of_results_goes_by_the_papers_name_for_it():
     ablated = next(row for row in paper.find_table("ablation").rows if row.title)
     rows = []
     for recipe in ("paper", "released"):
-        config = runs.configure(ablated.preset, ablated.method, recipe=recipe, settings=ablated.settings)
+        config = experiment.configure(ablated.preset, ablated.method, recipe=recipe, settings=ablated.settings)
         made = {**result(ablated.method, 0.3), "preset": ablated.preset, "recipe": recipe, "config": config.as_dict()}
         rows += tables.rows_beside_paper([made])
     assert [row.paper for row in rows] == [ablated, ablated]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie import runs, tune
+from reverie import experiment, runs, tune
 from reverie.data import sources
 from reverie.errors import UserError
 from reverie.runs import RunObserver
@@ -72,7 +72,7 @@ def test_a_fold_is_training_images_of_the_first_half_and_each_is_judged_once(dig
     config, dataset = digits
     classes, tasks = tune.first_half(config, dataset)
     assert (len(classes), tasks) == (4, 2)
-    assert classes == runs.make_stream(config, dataset).classes[:4]
+    assert classes == experiment.make_stream(config, dataset).classes[:4]
     object.__setattr__(dataset, "test", OutOfReach())
     wanted = dataset.train.pixels[torch.isin(dataset.train.labels, torch.tensor(classes))]
     every, judged = sorted(map(content, wanted)), []
@@ -108,8 +108,8 @@ def test_tuning_never_touches_the_test_images(tmp_path, guarded, monkeypatch):
     assert (written["tasks"], len(written["classes"]), written["folds"]) == (2, 4, 2)
     assert "points ahead of" in written["by"]
     assert written["environment"]["device"] == "cpu"
-    config = runs.configure("digits-5", "base", settings=[*QUICK, "train.lr=0.1"])
-    folder = f"{runs.folder_name(config, [*QUICK, 'train.lr=0.1'])}-fold1of2"
+    config = experiment.configure("digits-5", "base", settings=[*QUICK, "train.lr=0.1"])
+    folder = f"{experiment.folder_name(config, [*QUICK, 'train.lr=0.1'])}-fold1of2"
     result = json.loads((tmp_path / folder / "result.json").read_text())
     assert result["task_sizes"] == [2, 2]
     assert sum(result["test_images"]) == len(handed[0].test)

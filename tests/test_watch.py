@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from reverie import runs
+from reverie import experiment, runs
 from reverie.errors import Interrupted, UserError
 from reverie.watch import Server
 from tests.conftest import TINY, hear_ctrl_c
@@ -128,7 +128,7 @@ def test_it_follows_a_process_that_is_killed_and_a_run_that_goes_on(tmp_path):
             process.wait()
             killed = news(server)
             assert "The run is not finished" in killed["html"]
-            runs.execute(runs.configure("digits-5", "base", settings=settings), folder, device="cpu")
+            runs.execute(experiment.configure("digits-5", "base", settings=settings), folder, device="cpu")
             assert "· finished" in news(server, killed["version"])["html"]
     finally:
         process.kill()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie import runs
+from reverie import experiment
 from reverie.config import DataConfig
 from reverie.data import imagenet, sources
 from reverie.data.images import DiskImages, MemoryImages
@@ -190,10 +190,10 @@ def test_only_the_classes_of_the_stream_are_opened(tmp_path, monkeypatch):
     opened, look = set(), imagenet.files_below
     monkeypatch.setattr(imagenet, "files_below", lambda folder: opened.add(folder.name) or look(folder))
     settings = ["stream.order=[2, 0, 1]", "stream.classes=2", "stream.split=2", "data.size=32"]
-    config = runs.configure("imagenet50-5", "base", settings=settings)
-    data = read_imagenet(tmp_path, lambda count: runs.choose_classes(config, count), size=32)
+    config = experiment.configure("imagenet50-5", "base", settings=settings)
+    data = read_imagenet(tmp_path, lambda count: experiment.choose_classes(config, count), size=32)
     assert opened == {WNIDS[0], WNIDS[2]}
-    stream = runs.make_stream(config, data)
+    stream = experiment.make_stream(config, data)
     assert stream.class_names == (WNIDS[2], WNIDS[0])
     for task in stream:
         assert task.images.labels.tolist() == [task.index] * 6
@@ -201,8 +201,8 @@ def test_only_the_classes_of_the_stream_are_opened(tmp_path, monkeypatch):
 
 
 def test_the_preset_takes_fifty_of_a_thousand_classes_in_icarls_order():
-    config = runs.configure("imagenet50-5", "abd")
-    order = runs.choose_classes(config, 1000)
+    config = experiment.configure("imagenet50-5", "abd")
+    order = experiment.choose_classes(config, 1000)
     assert len(order) == 50
     assert order[:5] == [54, 7, 894, 512, 126]  # as others print it
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from reverie.data.images import MemoryImages
 from reverie.data.stream import PastTask
 from reverie.errors import UserError
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
-from reverie.runs import _preprocessing
 
 DATA_FREE = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
 WITH_CORESET = [name for name in method_names() if find_method(name).keeps == Keeps.CORESET]
@@ -79,7 +79,7 @@ def learner(tiny, tiny_stream, monkeypatch):
         if isinstance(method, type):
             monkeypatch.setitem(BUILT_IN, "mine", f"{method.__module__}:{method.__name__}")
             method = "mine"
-        return TaskLearner.fresh(tiny(method, *settings), _preprocessing(tiny_stream))
+        return TaskLearner.fresh(tiny(method, *settings), preprocessing(tiny_stream))
 
     return make
 
@@ -151,7 +151,7 @@ def test_what_is_declared_is_counted(learner, tiny_stream):
 
 
 def test_a_carried_generator_is_declared_and_counted(tiny, tiny_stream):
-    made = TaskLearner.fresh(tiny("abd", recipe="released"), _preprocessing(tiny_stream), classes=10)
+    made = TaskLearner.fresh(tiny("abd", recipe="released"), preprocessing(tiny_stream), classes=10)
     for task in list(tiny_stream)[:2]:
         made.learn(task)
     state = made.method.state_dict()
@@ -162,7 +162,7 @@ def test_a_carried_generator_is_declared_and_counted(tiny, tiny_stream):
 
 
 def test_a_carried_dreamer_gets_every_new_teacher(tiny, tiny_stream):
-    made = TaskLearner.fresh(tiny("abd", "dream.life=carried", seed=5), _preprocessing(tiny_stream), classes=10)
+    made = TaskLearner.fresh(tiny("abd", "dream.life=carried", seed=5), preprocessing(tiny_stream), classes=10)
     first, second, third = list(tiny_stream)[:3]
     made.learn(first)
     made.learn(second)

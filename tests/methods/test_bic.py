@@ -5,9 +5,9 @@ import torch
 
 import reverie
 from reverie.data.images import MemoryImages
+from reverie.experiment import preprocessing
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.bic import Correction
-from reverie.runs import _preprocessing
 from tests import by_hand
 
 
@@ -100,7 +100,7 @@ def pixels_of(feed):
 @pytest.mark.parametrize(("size", "held"), [(65, 3), (40, 2), (19, 1), (8, 1)])
 def test_the_hold_out_is_the_first_of_each_class_and_is_not_trained_on(tiny, tiny_stream, size, held):
     """A tenth of the coreset shared by two old classes, but one a class at least."""
-    learner = TaskLearner.fresh(tiny("bic", f"coreset.size={size}"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("bic", f"coreset.size={size}"), preprocessing(tiny_stream))
     first, second = list(tiny_stream)[:2]
     learner.method.begin(first)
     learner.classifier.grow(first.names)
@@ -126,7 +126,7 @@ def test_a_class_of_one_image_is_trained_on_and_without_old_images_nothing_is_co
 @pytest.fixture
 def learned(tiny, tiny_stream):
     settings = ["method.correction_lr=0.05", "coreset.size=60", "train.epochs=3"]
-    learner = TaskLearner.fresh(tiny("bic", *settings), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("bic", *settings), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:3]:
         learner.learn(task)
     return learner
@@ -156,7 +156,7 @@ def test_corrections_survive_saving_and_loading(learned, tiny_stream, tmp_path):
 
 
 def test_the_network_rests_while_the_correction_is_learned(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("bic", "coreset.size=60", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("bic", "coreset.size=60", "train.epochs=1"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     seen = {}
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import reverie
 from reverie.data.images import MemoryImages
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods.coreset import Coreset, herding, nearest, shares
-from reverie.runs import _preprocessing
 
 SHAPE = (1, 2, 2)
 
@@ -100,7 +100,7 @@ def test_nearest_sorts_by_distance_to_the_mean():
 
 
 def task_learned(tiny, tiny_stream, method, *settings, tasks=1, seed=0):
-    learner = TaskLearner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:tasks]:
         learner.learn(task)
     return learner
@@ -125,7 +125,7 @@ def test_random_images_are_a_function_of_the_seed_and_nothing_else(tiny, tiny_st
     first = task_learned(tiny, tiny_stream, "rehearsal").method.coreset.images
     torch.manual_seed(2)
     again = task_learned(tiny, tiny_stream, "lwf-coreset", "train.epochs=1").method.coreset.images
-    other = TaskLearner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), _preprocessing(tiny_stream))
+    other = TaskLearner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), preprocessing(tiny_stream))
     other.learn(tiny_stream[0])
     assert torch.equal(first.pixels, again.pixels)
     assert not torch.equal(first.pixels, other.method.coreset.images.pixels)
@@ -163,7 +163,7 @@ def test_a_model_that_comes_without_its_coreset_learns_on(tiny, tiny_stream, tmp
 
 @pytest.mark.parametrize("method", ["rehearsal", "e2e", "bic"])
 def test_fewer_images_than_classes_still_work(tiny, tiny_stream, method):
-    learner = TaskLearner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:3]:
         learner.learn(task)
     assert learner.method.coreset.images.labels.tolist() == [3, 4, 5]

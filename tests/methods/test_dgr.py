@@ -8,10 +8,10 @@ import torch
 import reverie
 from reverie.engine import Engine
 from reverie.errors import UserError
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.nets import count_parameters
 from reverie.phase import SGD, Steps
-from reverie.runs import _preprocessing
 from tests import by_hand
 from tests.methods.test_base import image_tensors
 
@@ -108,7 +108,7 @@ def test_in_the_first_task_the_vae_learns_real_images_alone(dgr):
 
 def test_both_phases_have_the_classifiers_schedule_and_no_weight_decay(tiny, tiny_stream):
     assert tiny("base").train.weight_decay > 0
-    learner = TaskLearner.fresh(tiny("dgr", "train.milestones=[1]"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.milestones=[1]"), preprocessing(tiny_stream))
     assert learner.config.train.weight_decay == 0  # and that is what the record says
     assert tiny("dgr", "train.weight_decay=0.01").train.weight_decay == 0.01  # unless somebody wants it
     learner.method.begin(tiny_stream[0])
@@ -124,7 +124,7 @@ def test_neither_phase_needs_to_come_first(tiny, tiny_stream):
     """Both learn from the past VAE and the past classifier, which rest."""
     ends = []
     for backwards in (False, True):
-        learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), _preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
         learner.learn(tiny_stream[0])
         task = tiny_stream[1]
         learner.method.begin(task)
@@ -137,7 +137,7 @@ def test_neither_phase_needs_to_come_first(tiny, tiny_stream):
 
 
 def test_between_tasks_the_vae_is_kept_and_counted_and_no_image_is(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
     kept = 4 * count_parameters(learner.method.vae)
     vae = learner.method.vae
     for task in list(tiny_stream)[:2]:
@@ -150,7 +150,7 @@ def test_between_tasks_the_vae_is_kept_and_counted_and_no_image_is(tiny, tiny_st
 
 
 def test_the_classifier_sees_pixels_between_0_and_1_and_that_of_another_method_does_not(tiny, tiny_stream):
-    shape = _preprocessing(tiny_stream)
+    shape = preprocessing(tiny_stream)
     plain = TaskLearner.fresh(tiny("dgr"), shape)
     assert (plain.classifier.preprocessing.mean, plain.classifier.preprocessing.deviation) == ((0.0,), (1.0,))
     assert TaskLearner.fresh(tiny("lwf"), shape).classifier.preprocessing == shape
@@ -167,7 +167,7 @@ def _phases(learner, task):
 
 
 def test_a_saved_model_answers_but_cannot_learn_on_without_its_vae(tiny, tiny_stream, tmp_path):
-    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     learner.save(tmp_path / "model")
     again = reverie.load(tmp_path / "model").task_learner

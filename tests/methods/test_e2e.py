@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from reverie.data.images import MemoryImages
+from reverie.experiment import preprocessing
 from reverie.learner import LearnerObserver, TaskLearner
-from reverie.runs import _preprocessing
 from tests import by_hand
 
 SIZES = [([2, 1], 2), ([1], 2), ([1, 2, 1], 1), ([3], 3)]
@@ -100,7 +100,7 @@ def test_classes_are_drawn_equally_often_on_wish_whether_they_are_in_the_coreset
 
 
 def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     seen = {}
 
@@ -114,7 +114,7 @@ def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_
 
 
 def test_it_remembers_the_sizes_of_past_tasks(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("e2e", "train.epochs=1"), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "train.epochs=1"), preprocessing(tiny_stream))
     for task in list(tiny_stream)[:2]:
         learner.learn(task)
     assert learner.method.state_dict()["sizes"] == [2, 2]

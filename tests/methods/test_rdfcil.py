@@ -7,10 +7,10 @@ import torch
 
 from reverie.engine import Engine
 from reverie.errors import UserError
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods.rdfcil import ClassWeights
 from reverie.phase import SGD, Steps
-from reverie.runs import _preprocessing
 from tests import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
@@ -101,7 +101,7 @@ def test_weights_are_inverse_to_how_often_a_class_was_met():
 
 
 def test_every_label_of_the_task_is_counted_in_both_stages(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), preprocessing(tiny_stream))
     learner.learn(tiny_stream[0])
     task = tiny_stream[1]
     learner.method.begin(task)
@@ -120,7 +120,7 @@ def test_every_label_of_the_task_is_counted_in_both_stages(tiny, tiny_stream):
 
 def test_refinement_takes_the_last_share_of_the_epochs(tiny, tiny_stream):
     def stages(*settings):
-        learner = TaskLearner.fresh(tiny("r-dfcil", *settings), _preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny("r-dfcil", *settings), preprocessing(tiny_stream))
         learner.classifier.grow(tiny_stream[0].names)
         learner.method.begin(tiny_stream[1])
         learner.classifier.grow(tiny_stream[1].names)
@@ -142,7 +142,7 @@ def test_refinement_takes_the_last_share_of_the_epochs(tiny, tiny_stream):
 
 
 def test_the_first_task_is_plain_cross_entropy_for_all_epochs(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), _preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), preprocessing(tiny_stream))
     learner.method.begin(tiny_stream[0])
     learner.classifier.grow(tiny_stream[0].names)
     (phase,) = learner.method.phases(tiny_stream[0])

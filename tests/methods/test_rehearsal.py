@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
-from reverie.runs import _preprocessing
 from tests import by_hand
 
 
@@ -13,7 +13,7 @@ def second_task(tiny, tiny_stream):
     """A learner whose coreset holds the first task's classes, and the phase in which the second is learned."""
 
     def make(method, *settings):
-        learner = TaskLearner.fresh(tiny(method, "coreset.size=10", *settings), _preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny(method, "coreset.size=10", *settings), preprocessing(tiny_stream))
         first, second = list(tiny_stream)[:2]
         learner.method.begin(first)
         learner.classifier.grow(first.names)
