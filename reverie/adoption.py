@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from reverie import provenance
+from reverie.choices import Library
 from reverie.config import ADOPTED, Config, DataConfig, NetConfig
 from reverie.errors import UserError, explaining
 from reverie.learner import TaskLearner
@@ -24,7 +25,7 @@ def adopt_file(
     name: str,
     file: Path,
     classes: Sequence[str],
-    family: str | None = None,
+    family: Library | None = None,
     size: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,

@@ -7,12 +7,12 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reverie.choices import ExportFormat, KnownClass, Library
 from reverie.cli import (
     MODELS,
     AsJson,
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
 # --- learning from folders
 
 
-class KnownClassRule(StrEnum):
-    error = "error"
-    skip = "skip"
-    refine = "refine"
-
-
 @app.command(
     rich_help_panel=MODELS, epilog="Example: reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min"
 )
@@ -58,8 +52,8 @@ def learn(
         str | None, typer.Option(help="About how long it may take: 90s, 10min, 1h.", show_default="as the images need")
     ] = None,
     on_known_class: Annotated[
-        KnownClassRule, typer.Option(help="What to do with images of a class that the model knows already.")
-    ] = KnownClassRule.error,
+        KnownClass, typer.Option(help="What to do with images of a class that the model knows already.")
+    ] = "error",
     check: Annotated[
         Path | None,
         typer.Option(help="More images to compare the old and the new model on, in class folders or not."),
@@ -90,7 +84,7 @@ def learn(
 
     chosen = (*((f"net.name={backbone}",) if backbone else ()), *(settings or ()))
     seconds = parse_duration(budget) if budget else None
-    wish, said = extend.Wish(method, seed, chosen, weights, seconds, on_known_class.value), beside(as_json)
+    wish, said = extend.Wish(method, seed, chosen, weights, seconds, on_known_class), beside(as_json)
     with following(said, to.name) as progress:
         _, report = job.learn_folder(
             folder,
@@ -113,11 +107,6 @@ def learn(
 
 
 # --- taking in somebody's own model
-
-
-class Library(StrEnum):
-    torchvision = "torchvision"
-    timm = "timm"
 
 
 @app.command(
@@ -168,7 +157,7 @@ def adopt(
         name,
         weights,
         adoption.read_names(classes),
-        family.value if family else None,
+        family,
         size,
         _numbers(mean, "--mean"),
         _numbers(std, "--std"),
@@ -206,11 +195,6 @@ def _listed(numbers: tuple[float, ...]) -> str:
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 MISTAKES = 10  # that the terminal shows; JSON has all
-
-
-class ExportFormat(StrEnum):
-    onnx = "onnx"
-    torch = "torch"
 
 
 @app.command(rich_help_panel=MODELS, epilog="Example: reverie predict flowers a.jpg b.jpg some_folder/ --top 3")
@@ -380,10 +364,10 @@ def export(
     from reverie import model_io
 
     saved = model_io.load(model)
-    file = out or Path(f"{model.resolve().name}.{'onnx' if to is ExportFormat.onnx else 'pt2'}")
+    file = out or Path(f"{model.resolve().name}.{'onnx' if to == 'onnx' else 'pt2'}")
     _check_target(file)
     with aside.status(f"exporting to {file}"):
-        made = exporting.export(saved, to.value, file)
+        made = exporting.export(saved, to, file)
     if made.difference is None:
         checked = "not compared with PyTorch, since onnxruntime is not installed"
     else:

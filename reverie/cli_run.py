@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,16 +24,11 @@ from reverie.cli import (
     print_json,
     print_table,
 )
+from reverie.config import Recipe
 from reverie.errors import UserError
 
 if TYPE_CHECKING:
     from reverie.tables import Section
-
-
-class RecipeName(StrEnum):
-    paper = "paper"
-    released = "released"
-
 
 Preset = Annotated[
     str,
@@ -53,7 +47,7 @@ def run(
         str, typer.Option("--method", "-m", help="How tasks are learned (see `reverie methods`).")
     ] = "abd",
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of the class order and all random numbers.")] = 0,
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    recipe: Annotated[Recipe, typer.Option(help="Values as in the paper, or as in its code.")] = "paper",
     device: DeviceName = "auto",
     data: DataFolder = Path("data"),
     out: Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/PRESET-METHOD-…")] = None,
@@ -86,7 +80,7 @@ def run(
     from reverie.progress import following
 
     said = beside(as_json)
-    config = experiment.configure(preset, method, seed=seed, recipe=recipe.value, settings=settings or ())
+    config = experiment.configure(preset, method, seed=seed, recipe=recipe, settings=settings or ())
     folder = out or experiment.default_folder(config, settings or ())
     with ExitStack() as observing:
         observers: list[runs.RunObserver] = []
@@ -153,7 +147,7 @@ def table(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="One or several.", show_default="0,1,2, or as many as the paper has")] = "",
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    recipe: Annotated[Recipe, typer.Option(help="Values as in the paper, or as in its code.")] = "paper",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs and the table.", show_default="runs/table-NAME")
     ] = None,
@@ -197,7 +191,7 @@ def table(
         raise UserError("Say which preset (see `reverie presets`), or which table of the paper with --paper.")
     folder = out or Path("runs") / f"table-{paper or Path(str(preset)).stem}"
     numbers = _numbers(seeds, "--seeds") if seeds else usual
-    plan = grid.Plan.make(entries, numbers, recipe.value, settings or (), folder)
+    plan = grid.Plan.make(entries, numbers, recipe, settings or (), folder)
     place = grid.Place(data, device, parallel, checkpoint_every)
     with following_grid(said, parallel) as progress:
         state = grid.train(plan, place, progress)
@@ -226,7 +220,7 @@ def tune(
     method: Annotated[str, typer.Option("--method", "-m", help="How tasks are learned.")] = "abd",
     folds: Annotated[int, typer.Option(help="Parts that the training images are cut into.")] = 3,
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of the folds, the class order, all random numbers.")] = 0,
-    recipe: Annotated[RecipeName, typer.Option(help="Values as in the paper, or as in its code.")] = RecipeName.paper,
+    recipe: Annotated[Recipe, typer.Option(help="Values as in the paper, or as in its code.")] = "paper",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs.", show_default="runs/tune-PRESET-METHOD")
     ] = None,
@@ -246,7 +240,7 @@ def tune(
     from reverie.progress import following
 
     said = beside(as_json)
-    wanted = tuning.Tuning(preset, method, grid, folds, seed, recipe.value, settings or ())
+    wanted = tuning.Tuning(preset, method, grid, folds, seed, recipe, settings or ())
     folder = out or Path("runs") / f"tune-{Path(preset).stem}-{method}"
     points = tuning.search(
         wanted, folder, data, device, lambda label: following(said, label), provenance.command_line()

@@ -18,19 +18,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from reverie import disk, seeding
+from reverie.choices import ExportFormat
 from reverie.data.augment import Normaliser
 from reverie.errors import UserError, first_line
 from reverie.model_io import SavedModel
 from reverie.nets.classifier import Classifier
 from reverie.version import __version__
 
-Format = Literal["onnx", "torch"]
 TOLERANCE = 1e-3  # of a probability
 INPUT, OUTPUT = "pixels", "probabilities"
 
@@ -61,10 +61,10 @@ class Served(nn.Module):
         return logits.softmax(dim=1)
 
 
-def export(model: SavedModel, to: Format, file: Path) -> Exported:
+def export(model: SavedModel, to: ExportFormat, file: Path) -> Exported:
     """Write one file, after its answers were compared with PyTorch's."""
-    if to not in get_args(Format):
-        raise UserError(f"A model is exported to {' or '.join(get_args(Format))}, not {to!r}.")
+    if to not in get_args(ExportFormat):
+        raise UserError(f"A model is exported to {' or '.join(get_args(ExportFormat))}, not {to!r}.")
     served = Served(model.classifier)
     content, ask = (_onnx if to == "onnx" else _torch)(served, facts(model))
     difference = None

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from reverie import defaults, provenance
 from reverie.acceptance import Acceptance, judge, on_dreams
+from reverie.choices import KnownClass
 from reverie.config import ADOPTED, AugmentConfig, Config, DataConfig
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images, pixel_statistics
@@ -42,7 +43,6 @@ from reverie.phase import Phase
 from reverie.typed import build
 
 log = logging.getLogger("reverie")
-KnownClass = Literal["error", "skip", "refine"]
 DREAMS = 500  # that the old and the new model are compared on, at least
 PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
 MEASURED = 20  # steps of each phase, to know how long it will take

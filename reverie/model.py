@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from reverie import adoption, extend, model_io
+from reverie.choices import KnownClass
 from reverie.data.images import MemoryImages
 from reverie.data.material import as_material, as_pixels, fitted, in_channels
 from reverie.defaults import parse_duration
 from reverie.engine import find_device
 from reverie.errors import UserError
-from reverie.extend import KnownClass, Wish
+from reverie.extend import Wish
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods import find_method
 from reverie.methods.base import Keeps

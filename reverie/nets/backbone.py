@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
+from reverie.choices import Library
 from reverie.errors import UserError, first_line
 
-LIBRARIES = ("torchvision", "timm")
+LIBRARIES: tuple[Library, ...] = get_args(Library)
 FAMILIES = ("reverie", *LIBRARIES, "own")
 OPTIONS = {"head": str, "size": int}
 
