@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from html import escape
 from importlib import resources
 from string import Template
@@ -141,13 +142,16 @@ def _text(name: str, text: Text) -> str:
 
 
 def _embedded_picture(png: bytes) -> str:
-    kind, content = "png", png
-    if len(png) > LARGE_PICTURE:
-        packed, image = io.BytesIO(), Image.open(io.BytesIO(png)).convert("RGB")
-        image.thumbnail(LARGEST_SIDES)
-        image.save(packed, format="WEBP", quality=80)
-        kind, content = "webp", packed.getvalue()
+    kind, content = ("webp", _packed(png)) if len(png) > LARGE_PICTURE else ("png", png)
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@lru_cache(maxsize=256)  # more than a page shows: one that is watched is made anew every other second
+def _packed(png: bytes) -> bytes:
+    packed, image = io.BytesIO(), Image.open(io.BytesIO(png)).convert("RGB")
+    image.thumbnail(LARGEST_SIDES)
+    image.save(packed, format="WEBP", quality=80)
+    return packed.getvalue()
 
 
 def _embedded_json(value: Any) -> str:

@@ -12,7 +12,9 @@ import threading
 import time
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from reverie import experiment, runs
 from reverie.errors import Interrupted, UserError
@@ -168,6 +170,28 @@ def test_a_run_is_not_read_again_while_nothing_changes(small_table, monkeypatch)
     watched.look()
     watched.look()
     assert len(read) == 4
+
+
+def test_a_large_sheet_is_packed_once_and_anew_when_it_has_changed(small_table, tmp_path, monkeypatch):
+    packed, real, rng = [], Image.Image.thumbnail, np.random.default_rng(0)
+    monkeypatch.setattr(Image.Image, "thumbnail", lambda image, sides: packed.append(sides) or real(image, sides))
+
+    def draw_sheet():
+        noise = rng.integers(0, 255, (400, 400, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(run / "tasks" / "02" / "dreams.png")
+
+    run = tmp_path / "run"
+    shutil.copytree(small_table / "abd-seed0", run)
+    draw_sheet()
+    with serving(run) as server:
+        first = news(server)
+        assert news(server, first["version"]) == 204
+        (run / "result.json").unlink()  # other news, so that the run is read again
+        assert "not finished" in news(server, first["version"])["html"]
+        assert len(packed) == 1
+        draw_sheet()
+        news(server)
+        assert len(packed) == 2
 
 
 def test_a_reader_who_leaves_in_the_middle_does_no_harm(small_table, capsys):
