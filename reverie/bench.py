@@ -20,7 +20,6 @@ from reverie.data.stream import Stream
 from reverie.engine import Engine, Observer, Precision, Snapshot
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
-from reverie.nets.classifier import Preprocessing
 from reverie.phase import Phase
 
 SCHEMA = 1
@@ -107,9 +106,7 @@ def noise(config: Config) -> Dataset:
 
 def at_task(config: Config, stream: Stream, index: int, device: torch.device) -> tuple[TaskLearner, Iterator[Phase]]:
     """A learner before a task, with the task's phases; the tasks before were not learned."""
-    mean, deviation = stream.dataset.normalisation or ((), ())
-    shape = Preprocessing(stream.dataset.train.shape[1], mean, deviation)
-    learner = TaskLearner.fresh(config, shape, stream.classes_in_all, device)
+    learner = TaskLearner.fresh(config, experiment.preprocessing(stream), stream.classes_in_all, device)
     for earlier in stream[:index]:  # not learned, but what would be kept of it is
         learner.method.begin(earlier)
         learner.classifier.grow(earlier.names)

@@ -11,7 +11,6 @@ from reverie import seeding
 from reverie.data.augment import Normaliser
 from reverie.dream import Dreamer
 from reverie.engine import Observer
-from reverie.errors import UserError
 from reverie.learner import TaskLearner
 from reverie.pictures import dream_sheet
 
@@ -57,10 +56,7 @@ def dream(
     if steps is not None:
         settings = replace(settings, steps=steps)
     teacher = learner.classifier.frozen_copy()
-    try:
-        dreamer = Dreamer(teacher, settings, learner.config.train.batch_size, seed, task=len(learner.ledger))
-    except ValueError as error:
-        raise UserError(f"Nothing can be dreamed: {error}.") from None
+    dreamer = Dreamer(teacher, settings, learner.config.train.batch_size, seed, task=len(learner.ledger))
     learner.engine.run(dreamer.phase(), seeding.derive(seed, "dreams"), observer)
     return surest(dreamer, per_class)
 

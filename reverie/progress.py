@@ -199,7 +199,7 @@ def following_grid(console: Console, parallel: int) -> Iterator[GridProgress]:
 
 
 @contextmanager
-def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callable[[int, int], None]]:
+def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for work that says (done, total): a download, files being checked. Nothing where nobody looks."""
     if not console.is_terminal:
         yield lambda done, total: None
@@ -212,7 +212,7 @@ def counting(console: Console, what: str, unit: float = 1.0) -> Iterator[Callabl
     )
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(bar, completed=done / unit, total=total / unit if total else None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total or None)
 
 
 def _brief(losses: Mapping[str, float]) -> str:

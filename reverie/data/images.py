@@ -215,9 +215,9 @@ def images_at_once(size: int) -> int:
     return max(1, min(500, 500 * 64**2 // size**2))
 
 
-def pixel_statistics(images: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation by channel, pixels counted from 0 to 1, from at most `most` images spread over the set."""
-    index = torch.linspace(0, len(images) - 1, min(most, len(images))).long()
+def pixel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation by channel, pixels counted from 0 to 1, from at most 5000 images spread over the set."""
+    index = torch.linspace(0, len(images) - 1, min(5000, len(images))).long()
     total = squares = torch.zeros(images.shape[0], dtype=torch.double)
     for part in index.split(images_at_once(images.shape[1])):
         pixels = images.read(part).double().div(255).transpose(0, 1).flatten(1)

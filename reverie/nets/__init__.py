@@ -9,14 +9,14 @@ from torch import nn
 from reverie.errors import UserError, did_you_mean, first_line
 from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
 from reverie.nets.library import library_backbone
-from reverie.nets.resnet import cifar_resnet
+from reverie.nets.resnet import CifarResNet
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
-    "resnet32": lambda channels: cifar_resnet(blocks=5, channels=channels),
-    "resnet32-signed": lambda channels: cifar_resnet(blocks=5, channels=channels, signed=True),
-    "resnet20": lambda channels: cifar_resnet(blocks=3, channels=channels),
-    "resnet14": lambda channels: cifar_resnet(blocks=2, channels=channels),
-    "resnet8": lambda channels: cifar_resnet(blocks=1, channels=channels),
+    "resnet32": lambda channels: CifarResNet(blocks=5, channels=channels),
+    "resnet32-signed": lambda channels: CifarResNet(blocks=5, channels=channels, signed=True),
+    "resnet20": lambda channels: CifarResNet(blocks=3, channels=channels),
+    "resnet14": lambda channels: CifarResNet(blocks=2, channels=channels),
+    "resnet8": lambda channels: CifarResNet(blocks=1, channels=channels),
     "resnet18": lambda channels: library_backbone(Architecture("torchvision", "resnet18"), channels),
 }
 

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 from reverie.nets.backbone import Backbone
 from reverie.nets.layers import AlignedConv2d, at_least_single
 
+WIDTHS = (16, 32, 64)  # channels of the three stages
+
 
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions beside a shortcut without parameters (option A: every second pixel, zero channels).
@@ -40,16 +42,15 @@ class CifarResNet(Backbone):
     `signed`: as R-DFCIL has it. Features may be negative, and every block begins as its shortcut alone.
     """
 
-    def __init__(
-        self, blocks: int, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64), signed: bool = False
-    ) -> None:
+    feature_dim = WIDTHS[-1]
+
+    def __init__(self, blocks: int, channels: int, signed: bool = False) -> None:
         super().__init__()
-        self.feature_dim = widths[-1]
-        self.conv = AlignedConv2d(channels, widths[0], 3, padding=1, bias=False)
-        self.bn = nn.BatchNorm2d(widths[0])
+        before = WIDTHS[0]
+        self.conv = AlignedConv2d(channels, before, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(before)
         stages: list[nn.Module] = []
-        before = widths[0]
-        for stage, width in enumerate(widths):
+        for stage, width in enumerate(WIDTHS):
             for block in range(blocks):
                 stages.append(BasicBlock(before, width, stride=2 if stage and not block else 1, signed=signed))
                 before = width
@@ -63,7 +64,3 @@ class CifarResNet(Backbone):
     def forward(self, images: Tensor) -> Tensor:
         maps = self.blocks(F.relu(self.bn(self.conv(images))))
         return maps.mean(dim=(2, 3), dtype=at_least_single(maps.dtype))
-
-
-def cifar_resnet(blocks: int, channels: int, signed: bool = False) -> Backbone:
-    return CifarResNet(blocks, channels, signed=signed)
