@@ -17,7 +17,7 @@ from reverie import experiment
 from reverie.config import Config
 from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import Stream
-from reverie.engine import Engine, Observer, Precision, Snapshot
+from reverie.engine import Engine, Observer, Precision, Snapshot, synchronise
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
 from reverie.phase import Phase
@@ -154,8 +154,7 @@ class _Clock(Observer):
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if done >= WARM_UP and (done - WARM_UP) % self.window == 0:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            synchronise(self.device)
             self.times.append(time.perf_counter())
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:

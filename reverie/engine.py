@@ -368,6 +368,12 @@ def _has_triton(device: torch.device) -> bool:
     return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until the device is done with what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def find_device(name: str) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:1`, if it is there."""
     if name == "auto":

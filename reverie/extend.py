@@ -29,7 +29,7 @@ from reverie.data.images import Dataset, Images, pixel_statistics
 from reverie.data.material import Material, in_channels, sort_names
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
-from reverie.engine import Observer, Snapshot
+from reverie.engine import Observer, Snapshot, synchronise
 from reverie.errors import UserError, explaining
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method, methods_that_load
@@ -371,8 +371,3 @@ def read_check(folder: Path, step: Step, progress: Progress | None = None) -> Im
     if not len(images):
         raise UserError(f"There are no images in {folder} that the model could be checked on.")
     return in_channels(images, shape.channels)
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -24,7 +24,7 @@ from reverie.data.augment import Augmenter
 from reverie.data.feed import DeviceFeed, NoData, StreamingFeed
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
-from reverie.engine import Snapshot
+from reverie.engine import Snapshot, synchronise
 from reverie.journal import Journal, read_events
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.abd import ABD
@@ -99,7 +99,7 @@ class FirstTask(LearnerObserver):
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
-            self.journal.synchronise()
+            synchronise(self.journal.device)
             self._snapshot = disk.state_bytes(snapshot())  # at once: what a captured step has in memory goes with it
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:

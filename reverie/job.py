@@ -55,7 +55,7 @@ def learn_folder(
             say(line)
         if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not wish.budget:
             say("without a GPU this may take hours; --budget 30min would make it fit")
-        journal = Journal(job.folder, checkpoint_seconds, lambda: extend.synchronise(where))
+        journal = Journal(job.folder, checkpoint_seconds, where)
         resting, snapshot = journal.recover()
         journal.tasks = 1
         journal.begin_task(0)

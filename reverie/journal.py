@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from reverie import disk
 from reverie.config import Config
-from reverie.engine import Snapshot
+from reverie.engine import Snapshot, synchronise
 from reverie.errors import Interrupted, UserError, explaining, first_line
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods import find_method
@@ -120,8 +121,8 @@ class RunFolder:
 class Journal(LearnerObserver):
     """Writes down what must survive a crash. Losing power costs at most `every` seconds of work."""
 
-    def __init__(self, folder: RunFolder, every: float, synchronise: Callable[[], None]) -> None:
-        self.folder, self.every, self.synchronise = folder, every, synchronise
+    def __init__(self, folder: RunFolder, every: float, device: torch.device) -> None:
+        self.folder, self.every, self.device = folder, every, device
         self.task, self.tasks = 0, 0
         self.seconds: list[dict[str, float]] = []  # by task and part
         self.sessions: list[dict[str, Any]] = []
@@ -173,7 +174,7 @@ class Journal(LearnerObserver):
         self.event("epoch", **where, epoch=epoch + 1, lr=lr, losses=dict(losses))
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
-        self.synchronise()
+        synchronise(self.device)
         self.add_seconds(phase.name, time.monotonic() - self._phase_began)
         self.event("phase ends", task=self.task + 1, phase=phase.name, summary=dict(summary))
 
@@ -207,7 +208,7 @@ class Journal(LearnerObserver):
 
     def _save_moving(self, snapshot: Snapshot) -> None:
         """What has moved since the phase began."""
-        self.synchronise()
+        synchronise(self.device)
         now = time.monotonic()
         parts = dict(self.seconds[self.task])
         parts[self._phase[1]] = parts.get(self._phase[1], 0.0) + now - self._phase_began

@@ -143,7 +143,7 @@ class _Run:
     ) -> None:
         self.config, self.folder, self.stream = config, folder, stream
         self.fingerprint, self.device, self.observer = stream.dataset.fingerprint(), device, observer
-        self.journal = Journal(folder, checkpoint_seconds, self._synchronise)
+        self.journal = Journal(folder, checkpoint_seconds, device)
         self.journal.tasks = len(stream)
         self.bounds = UpperBounds(folder.path)
         self.preprocessing = shape = preprocessing(stream)
@@ -313,10 +313,6 @@ class _Run:
         learner = TaskLearner.fresh(self.config, self.preprocessing, self.stream.classes_in_all, self.device)
         learner.engine.repeats = len(self.stream)
         return learner
-
-    def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def _sum_parts(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:

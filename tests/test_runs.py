@@ -378,7 +378,7 @@ def test_a_checkpoint_inside_another_phase_is_passed_over_and_later_events_are_t
     disk.write_state(folder.resting, {**kept, "learner": {}})
     disk.write_state(folder.moving, {**kept, "task": 0, "snapshot": {"done": 5}})
     folder.events.write_text("{}\n{}\n")
-    resting, snapshot = Journal(folder, 30.0, lambda: None).recover()
+    resting, snapshot = Journal(folder, 30.0, torch.device("cpu")).recover()
     assert resting["task"] == 1
     assert snapshot is None
     assert folder.events.read_text() == "{}\n"
