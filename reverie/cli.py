@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -63,12 +64,16 @@ def log_to(where: Console) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Nothing is cut off: in a terminal what is too long goes on in the next line, in a pipe lines are long."""
-    shown = Table(box=None)
+    """Nothing is cut off: in a terminal what is too long goes on in the next line, in a pipe lines are long.
+
+    Columns of numbers stand to the right, but for the first.
+    """
+    shown, lines = Table(box=None), list(rows)
     for number, title in enumerate(header):
-        shown.add_column(title, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
+        figures = number and all(re.match(r"[\d–-]|$", line[number]) for line in lines)
+        shown.add_column(title, justify="right" if figures else "left", overflow="fold")
+    for line in lines:
+        shown.add_row(*line)
     (console if console.is_terminal else endless).print(shown)
 
 

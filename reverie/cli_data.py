@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from reverie.cli import EXPERIMENTS, DataFolder, app, console
+from reverie.cli import EXPERIMENTS, DataFolder, app, console, print_table
 from reverie.errors import UserError
 
 data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
@@ -20,7 +19,7 @@ def data_list(data: DataFolder = Path("data")) -> None:
     """List the data sets, and whether each is there."""
     from reverie.data.sources import ARCHIVES, SOURCES, locate
 
-    table = Table("source", "what it is", f"under {data}", box=None)
+    rows = []
     for name, (about, _) in SOURCES.items():
         state = "always there" if name == "digits" else ""
         if name in ARCHIVES:
@@ -29,8 +28,8 @@ def data_list(data: DataFolder = Path("data")) -> None:
                 state = "found"
             except UserError:
                 state = f"missing; reverie data get {name}" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
-        table.add_row(name, about, state)
-    console.print(table)
+        rows.append([name, about, state])
+    print_table(["source", "what it is", f"under {data}"], rows)
 
 
 @data_app.command("get", epilog="Example: reverie data get cifar100 --data ~/datasets")
@@ -75,7 +74,8 @@ def data_check(
             dataset = read(DataConfig(source=what), data, progress)
         else:
             dataset = read_folder(Path(what), size=32, progress=progress)
-    table = Table("class", "training images", "test images", box=None)
-    for label, name in enumerate(dataset.class_names):
-        table.add_row(name, *(str(int((part.labels == label).sum())) for part in (dataset.train, dataset.test)))
-    console.print(table)
+    parts = [
+        part.labels.bincount(minlength=len(dataset.class_names)).tolist() for part in (dataset.train, dataset.test)
+    ]
+    rows = [[name, *map(str, counts)] for name, *counts in zip(dataset.class_names, *parts, strict=True)]
+    print_table(["class", "training images", "test images"], rows)

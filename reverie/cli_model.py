@@ -295,7 +295,7 @@ def dream(
         made = dreams.dream(learner, per_class, steps=steps, seed=seed, observer=progress)
     disk.write_bytes(out, made.sheet())
     if made.missing:
-        console.print(f"Nothing was dreamed of {', '.join(made.missing)}. More --steps may help.", soft_wrap=True)
+        console.print(f"Nothing was dreamed of {', '.join(made.missing)}.", soft_wrap=True)
     if len(made.class_names) > SHEET_ROWS:
         console.print(f"The sheet shows the first {SHEET_ROWS} of {len(made.class_names)} classes.")
     console.print(f"{out}", soft_wrap=True)
@@ -399,11 +399,10 @@ def _print_answers(answers: Sequence[Answer]) -> None:
     rows = []
     for one in answers:
         names = [f"none of these ({one.names[0]}?)", *one.names[1:]] if one.rejected else one.names
-        shares = [_percent(value) for value in one.probabilities]
-        rows.append([one.source, *(cell for pair in zip(names, shares, strict=True) for cell in pair)])
-    guesses = max(len(one.names) for one in answers)
-    if guesses:
-        print_table(["image", *["class", "confidence"] * guesses], [row for row in rows if len(row) > 1])
+        for rank, (name, share) in enumerate(zip(names, one.probabilities, strict=True)):
+            rows.append(["" if rank else one.source, name, _percent(share)])
+    if rows:
+        print_table(["image", "class", "confidence"], rows)
 
 
 def _print_csv(answers: Sequence[Answer]) -> None:

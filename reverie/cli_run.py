@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from reverie.cli import (
     EXPERIMENTS,
@@ -295,10 +294,7 @@ def bench(
         print_json(facts)
         return
     header, rows = benchmark.rows(made, chosen)
-    table = Table(*header, box=None)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table(header, rows)
     if out is not None:
         console.print(f"{out}", soft_wrap=True)
 
@@ -413,10 +409,7 @@ def presets() -> None:
     """List the experiments that come with reverie."""
     from reverie.layering import describe_preset, preset_names
 
-    table = Table("preset", "what it is", box=None)
-    for name in preset_names():
-        table.add_row(name, describe_preset(name))
-    console.print(table)
+    print_table(["preset", "what it is"], [[name, describe_preset(name)] for name in preset_names()])
 
 
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie run digits-5 --method lwf")
@@ -424,12 +417,12 @@ def methods() -> None:
     """List the methods, and what each keeps from one task to the next."""
     from reverie.methods import find_method, methods_that_load
 
-    table = Table("method", "keeps", "what it does", box=None)
+    rows = []
     for name in methods_that_load():
         cls = find_method(name)
         about = (cls.__doc__ or cls.title).strip().partition("\n")[0]
-        table.add_row(name, str(cls.keeps), about)
-    console.print(table)
+        rows.append([name, str(cls.keeps), about])
+    print_table(["method", "keeps", "what it does"], rows)
 
 
 def _print_sections(sections: Sequence[Section], source: str) -> None:
@@ -445,10 +438,8 @@ def _print_sections(sections: Sequence[Section], source: str) -> None:
 def _print_result(result: dict[str, Any], folder: Path) -> None:
     from reverie.tables import COLUMNS, DASH, Row, method_title
 
-    table = Table(*COLUMNS, box=None)
     cells = Row(method_title(result["method"]), [result]).cells()
-    table.add_row(*cells)
-    console.print(table)
+    print_table(COLUMNS, [cells])
     after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])
     console.print(f"accuracy after each task (%): {after}")
     if cells[COLUMNS.index("Omega")] == DASH:

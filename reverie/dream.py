@@ -117,12 +117,7 @@ class Dreamer:
         shares = torch.bincount(labels, minlength=classes) / len(labels)
         covered = int((shares >= 0.1 / classes).sum())
         if covered < max(2, classes / 2) <= classes:
-            log.warning(
-                "The dreams of task %d collapse to %d of %d old classes; more dream.steps may help.",
-                self.task + 1,
-                covered,
-                classes,
-            )
+            log.warning("The dreams collapse to %d of %d classes; more steps of dreaming may help.", covered, classes)
         return {
             "classes": classes,
             "covered": covered,

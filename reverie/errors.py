@@ -36,5 +36,6 @@ def first_line(error: BaseException) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suggestion to put behind a message, with a leading space, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.55)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""

@@ -75,6 +75,8 @@ def choose_classes(config: Config, count: int) -> list[int]:
 def make_stream(config: Config, dataset: Dataset) -> Stream:
     order = choose_classes(config, len(dataset.class_names))
     stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
+    if config.stream.take and config.stream.take > len(stream):
+        raise UserError(f"stream.take asks for {config.stream.take} tasks; there are {len(stream)}.")
     return stream[: config.stream.take] if config.stream.take else stream
 
 

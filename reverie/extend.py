@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -36,7 +37,7 @@ from reverie.methods import find_method, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.names import brief
-from reverie.nets import Architecture, library
+from reverie.nets import Architecture, check_network, library
 from reverie.nets.classifier import ImageStatistics, Preprocessing
 from reverie.nets.weights import fingerprint, load_backbone
 from reverie.phase import Phase
@@ -47,6 +48,7 @@ DREAMS = 500  # that the old and the new model are compared on, at least
 PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
 MEASURED = 20  # steps of each phase, to know how long it will take
 MOST = 2.0  # times the usual schedule, however large the budget
+LITTLE = 0.1  # of the usual schedule: worth a warning
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
 OF_RUNS = ("stream.", "coreset.", "evaluate.", "keep", "data.source", "net.head")  # settings that mean nothing here
 
@@ -73,8 +75,13 @@ class Wish:
             raise UserError(f"on_known_class is one of {', '.join(get_args(KnownClass))}, not {self.on_known_class!r}.")
         if idle := [setting for setting in self.settings if setting.strip().startswith(OF_RUNS)]:
             raise UserError(f"{idle[0]} is for experiments (`reverie run`), and decides nothing here. Leave it out.")
-        if self.budget and (twice := [s for s in self.settings if s.partition("=")[0].strip() in SCHEDULE]):
-            raise UserError(f"A budget sets the schedule, and so does {twice[0]}. Leave one of them out.")
+        if self.budget and self.schedule:
+            raise UserError(f"A budget sets the schedule, and so does {self.schedule[0]}. Leave one of them out.")
+
+    @property
+    def schedule(self) -> list[str]:
+        """The settings that say how long to learn."""
+        return [setting for setting in self.settings if setting.partition("=")[0].strip() in SCHEDULE]
 
     @property
     def data(self) -> DataConfig:
@@ -179,10 +186,9 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
             raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave size and net out.")
     if before is None or before.config.preset == ADOPTED:  # of which nobody knows how it was trained
         augment = defaults.choose_augmentation(size, colourful)
-    dataset = material.read(wish.data, size, {*new, *refined}, progress)
-    config = defaults.choose(
+    choose = partial(
+        defaults.choose,
         size,
-        len(dataset.train),
         method=wish.method,
         seed=wish.seed,
         settings=wish.settings,
@@ -190,6 +196,9 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
         net=net,
         alone=bool(known) and len(new) == 1,
     )
+    check_network(choose(1).net.name)  # mistakes in the settings are told before any image is read
+    dataset = material.read(wish.data, size, {*new, *refined}, progress)
+    config = choose(len(dataset.train))
     if _dreams(config) and config.dream.life == "carried":
         raise UserError("A carried dreamer is kept from one step to the next, and a model folder keeps none.")
     shape = before.classifier.preprocessing if before else _preprocessing(dataset, config, wish.weights)
@@ -222,7 +231,12 @@ def within(budget: float, step: Step, device: torch.device) -> Step:
         setup += watch.setup
         training += watch.step * phase.total_steps
     left = 0.9 * (budget - (time.monotonic() - began)) - setup
-    return replace(step, config=defaults.scaled(step.config, min(MOST, max(0.0, left) / training)))
+    share = max(0.0, left) / training
+    config = defaults.scaled(step.config, min(MOST, share))
+    if share < LITTLE:
+        longer = ", and even the least that can be done takes longer" if share * step.config.train.epochs < 2 else ""
+        log.warning("The budget is enough for %.1f %% of the usual schedule%s: expect little.", 100 * share, longer)
+    return replace(step, config=config)
 
 
 class _Enough(Exception):

@@ -53,7 +53,7 @@ def learn_folder(
             step = replace(step, config=stored)
         for line in step.lines():
             say(line)
-        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not wish.budget:
+        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not (wish.budget or wish.schedule):
             say("without a GPU this may take hours; --budget 30min would make it fit")
         journal = Journal(job.folder, checkpoint_seconds, where)
         resting, snapshot = journal.recover()

@@ -18,7 +18,7 @@ from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.stream import Task
 from reverie.engine import Engine, Observer, Snapshot
 from reverie.errors import Diverged, UserError
-from reverie.methods import find_method
+from reverie.methods import find_method, method_names
 from reverie.methods.base import Keeps, count_bytes
 from reverie.model_io import SavedModel
 from reverie.nets import make_backbone
@@ -110,8 +110,10 @@ class TaskLearner:
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""
-        engine = replace(saved.config.engine, capture=None, compile=None)
-        learner = cls(replace(saved.config, engine=engine), saved.classifier, device)
+        config = replace(saved.config, engine=replace(saved.config.engine, capture=None, compile=None))
+        if config.method not in method_names():  # of a package that is not here: the model answers all the same
+            config = replace(config, method="base", options={})
+        learner = cls(config, saved.classifier, device)
         learner.ledger = saved.ledger
         return learner
 

@@ -19,7 +19,7 @@ from reverie.engine import find_device
 from reverie.errors import UserError
 from reverie.extend import Wish
 from reverie.learner import LearnerObserver, TaskLearner
-from reverie.methods import find_method
+from reverie.methods import find_method, method_names
 from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.nets import adopt as nets
@@ -69,10 +69,11 @@ class Learner:
         method: str | None = None,
         settings: Sequence[str] = (),
     ) -> Learner:
-        """A learner that goes on from a model: with its method, unless that needs more than a model holds."""
+        """A learner that goes on from a model: with its method, unless that is not here, or needs more than a model."""
         if method is None:
-            theirs = find_method(saved.config.method)
-            method = saved.config.method if theirs.keeps == Keeps.NOTHING else ABD
+            theirs = saved.config.method
+            is_enough = theirs in method_names() and find_method(theirs).keeps == Keeps.NOTHING
+            method = theirs if is_enough else ABD
         learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest
         return learner
@@ -240,14 +241,19 @@ def adopt(
     size: int,
     images: tuple[Sequence[float], Sequence[float]] | None = None,
     device: str = "auto",
+    *,
+    method: str | None = None,
+    settings: Sequence[str] = (),
 ) -> Learner:
     """A learner that does what `module` does, and learns more. The module itself is left as it is.
 
     It must end in a linear layer that makes the logits of `classes`, and have BatchNorm layers. `mean` and `std` are
     what pixels between 0 and 1 are normalised by, `size` is the side of the images in pixels. `images` are mean and
-    deviation of the training images, where they are known and others than those.
+    deviation of the training images, where they are known and others than those. `method` and `settings` are for
+    what is learned from now on.
     Saved, it is loaded again with `reverie.load(folder, build=function)`: the function makes a module such as this.
     """
     classifier = nets.adopt(module, classes, mean, std, size, images)
     made = adoption.begin(classifier, type(module).__name__)
-    return Learner.of(SavedModel(made.classifier, made.config, made.ledger), device=device)
+    saved = SavedModel(made.classifier, made.config, made.ledger)
+    return Learner.of(saved, device=device, method=method, settings=settings)

@@ -19,6 +19,7 @@ from reverie.learner import TaskLearner
 from reverie.phase import Phase
 from reverie.runs import RunObserver
 
+SHORT = 12  # letters of losses that are not worth showing
 SILENCE = 60.0  # seconds after which a pipe is told how long it will still take
 
 
@@ -68,7 +69,7 @@ class ConsoleProgress(RunObserver):
         if self.bars is not None and self._bar is not None:
             said = "  ".join(word for word in (_brief(losses), self._accuracy) if word)
             doing = f"{self.label} {self._doing(epoch + 1)}"
-            self.bars.update(self._bar, description=doing, losses=said, refresh=True)
+            self.bars.update(self._bar, description=doing, losses=self._fitting(said, doing), refresh=True)
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         if summary.get("classes"):
@@ -101,10 +102,16 @@ class ConsoleProgress(RunObserver):
         if self.bars is None:
             return
         text = f"{self.label} {what.strip()}"
+        losses = self._fitting(self._accuracy, text)
         if self._bar is None:
-            self._bar = self.bars.add_task(text, total=total, completed=done, losses=self._accuracy)
+            self._bar = self.bars.add_task(text, total=total, completed=done, losses=losses)
         else:
-            self.bars.update(self._bar, description=text, total=total, completed=done, losses=self._accuracy)
+            self.bars.update(self._bar, description=text, total=total, completed=done, losses=losses)
+
+    def _fitting(self, said: str, beside: str) -> str:
+        """As much as a line has room for beside the description, the bar and the times, which come first."""
+        room = self.console.width - len(beside) - _bar_width(self.console) - len(" 12345/12345 0:00:00 00:00 ") - 1
+        return said if len(said) <= room else f"{said[: room - 1]}…" if room > SHORT else ""
 
 
 @contextmanager
@@ -115,7 +122,7 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
         return
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=_bar_width(console)),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
@@ -123,6 +130,10 @@ def following(console: Console, label: str) -> Iterator[ConsoleProgress]:
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bars:
         yield ConsoleProgress(console, bars, label)
+
+
+def _bar_width(console: Console) -> int:
+    return 24 if console.width >= 110 else 10
 
 
 class GridProgress(GridObserver):

@@ -59,6 +59,8 @@ def check(paths: Sequence[Path]) -> None:
                 raise UserError(f"There is no {path}. Name the folder of a run or of a table.")
             if path.is_file() and path.suffix != ".json":
                 raise UserError(f"{path} is no result file. Name the folder of a run or of a table.")
+            if (path / "model.safetensors").is_file():
+                raise UserError(f"{path} is a model, whose report is its README.md. Name the folder of a run.")
             if path.is_dir() and not is_run(path) and not runs_in(path):
                 raise UserError(f"There is no run in {path}. Name the folder of a run or of a table.")
 

@@ -271,6 +271,8 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["tune", "digits-5", "--grid", "train.lr"], "--grid wants"),
         (["run", "digits-5", "--set", "engine.capture=true", "--device", "cpu"], "engine.capture needs a GPU"),
         (["run", "digits-5", "--set", "train.epochs.x=5"], "train.epochs must be a whole number"),
+        (["run", "digits-5", "--set", "stream.take=9"], "stream.take asks for 9 tasks; there are 5"),
+        (["run", "digits-5", "--method", "ABD"], "Did you mean 'abd'"),
         (["run", "digits-5", "--out", "/proc/x"], "/proc/x cannot be written: No such file or directory. Choose"),
         (["run", "digits-5", "--out", "/dev/null/x"], "/dev/null/x cannot be written: Not a directory. Choose another"),
         (["demo", "--out", "/dev/null"], "/dev/null/joint-seed0 cannot be written: Not a directory. Choose another"),

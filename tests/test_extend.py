@@ -212,6 +212,27 @@ def test_a_budget_becomes_a_schedule_that_fits(world):
     assert long.train.epochs == extend.MOST * step.config.train.epochs  # more would not help
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(1e6, ""), (0.001, "0.0 % of the usual schedule, and even the least")])
+def test_a_budget_that_is_far_too_small_is_said_to_be(world, caplog, seconds, said):
+    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK_STEP[2:]))
+    extend.within(seconds, step, torch.device("cpu"))
+    assert said in caplog.text and bool(said) == ("budget" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.epoch=3", "Did you mean 'train.epochs'"),
+        ("net.name=resnet50", "Did you mean 'torchvision/resnet50'"),
+        ("net.name=torchvision/resnet19", "Did you mean 'resnet18'|Did you mean 'resnet1"),
+    ],
+)
+def test_mistakes_in_settings_are_told_before_an_image_is_read(world, monkeypatch, setting, message):
+    monkeypatch.setattr("reverie.data.material.decode_files", lambda *args, **words: pytest.fail("images were read"))
+    with pytest.raises(UserError, match=message):
+        extend.plan(None, as_material(world / "first"), Wish(settings=(setting,)))
+
+
 def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
     saved = model_io.load(world / "old")
     step = extend.plan(saved, as_material(world / "first"), wish(on_known_class="refine"))

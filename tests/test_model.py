@@ -1,5 +1,7 @@
 """The learner a person holds in Python: folders, arrays and names in, reports and answers out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from PIL import Image
 import reverie
 from reverie import experiment, model_io
 from reverie.errors import Interrupted, UserError
+from reverie.extend import Wish
+from reverie.job import learn_folder
 from reverie.learner import LearnerObserver, TaskLearner
 from tests.conftest import write_digits
 
@@ -335,3 +339,17 @@ def test_what_cannot_be_adopted_is_said_in_words(learner, change, says):
     given = {"module": torch.nn.Linear(1, 2), "classes": ["a", "b"], "mean": [0.5], "std": [0.5], "size": 8} | change
     with pytest.raises(UserError, match=says):
         reverie.adopt(**given, device="cpu")
+
+
+def test_a_model_of_a_method_that_is_not_here_answers_and_learns_on(learner, root, tmp_path):
+    """It was made by another package's method, and serving it needs none."""
+    theirs = dataclasses.replace(learner.saved.config, method="theirs", options={"strength": 2})
+    model_io.save(tmp_path / "model", dataclasses.replace(learner.saved, config=theirs))
+    image = Image.new("L", (8, 8), 200)
+    again = reverie.load(tmp_path / "model", device="cpu", settings=QUICK)
+    assert again.predict(image)[0].probabilities == learner.predict(image)[0].probabilities
+    assert again.method == "abd"
+    again.learn(root / "second")
+    assert again.classes == ("0", "1", "2")
+    learn_folder(root / "second", tmp_path / "more", tmp_path / "model", Wish(settings=QUICK), device="cpu")
+    assert reverie.load(tmp_path / "more", device="cpu").classes == ("0", "1", "2")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -34,6 +35,20 @@ def test_in_a_terminal_task_phase_epoch_losses_accuracy_and_time_left_are_seen(t
     assert "% right so far" in said
     assert re.search(r"about \d+ s left", said)
     assert "\x1b" in said
+
+
+@pytest.mark.parametrize(("width", "losses"), [(80, ""), (120, "cross_entro"), (220, "fine_tuning")])
+def test_in_a_narrow_terminal_bar_and_times_are_seen_and_losses_as_there_is_room(width, losses):
+    text = io.StringIO()
+    with following(Console(file=text, force_terminal=True, width=width, color_system=None), "flowers-2") as progress:
+        feed = SimpleNamespace(steps_per_epoch=10)
+        progress.phase_begins(SimpleNamespace(name="learn", feed=feed, total_steps=2500), 0)
+        text.truncate(0)
+        progress.epoch_ends(99, 0.1, {"cross_entropy": 0.192, "distillation": 1.25, "fine_tuning": 0.707})
+        said = text.getvalue()
+    assert re.search(r"flowers-2  learn epoch 101/250 +[━╸╺ ]+ +0/2500 +0:00:0\d +-?[-:0-9]+", said.replace("\r", ""))
+    assert losses in said
+    assert ("cross" in said) == bool(losses)
 
 
 def test_what_was_taken_from_another_run_is_said_to_be(tiny, tmp_path):

@@ -96,6 +96,11 @@ def test_long_curves_are_thinned_but_keep_their_ends(tmp_path):
     assert figures(chapter)["Phase “learn”"].drawing["y"]["log"]
 
 
+def test_a_model_is_no_run(small_table, tmp_path):
+    with pytest.raises(UserError, match=r"model is a model, whose report is its README.md"):
+        report.write([small_table / "abd-seed0" / "model"], tmp_path / "page.html")
+
+
 @pytest.mark.parametrize("name", ["nowhere", "empty", "note.txt"])
 def test_where_there_is_no_run_that_is_said_and_nothing_is_written(tmp_path, name):
     (tmp_path / "empty").mkdir()

@@ -175,7 +175,7 @@ def class_folders(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX")))
     for link in (entry for entry in entries if entry.is_symlink()):
         if not link.exists():
             log.warning("%s is a link that leads nowhere; left out.", link)

@@ -56,7 +56,8 @@ class FolderMaterial:
             learned = {name: split_files(name, files, self._holdout)[0] for name, files in learned.items() if files}
         files = [file for name in self.names for file in learned.get(name, ())]
         if not files:
-            raise UserError(f"There are no images in {self.root}.")
+            alone = "only one image of each class" if any(self._train.values()) else "no images"
+            raise UserError(f"There are {alone} in {self.root}; some are learned from, and some are held out.")
         sides, colourful = [], False
         for file in files[:: -(-len(files) // LOOKED_AT)]:
             try:

@@ -56,8 +56,12 @@ def find_method(name: str) -> type[Method]:
         return found
     for entry in entry_points(group=GROUP):
         if entry.name == name:
+            from reverie.methods.base import Method
+
             try:
                 other: type[Method] = entry.load()
+                if not (isinstance(other, type) and issubclass(other, Method)):
+                    raise TypeError(f"{other!r} is no subclass of reverie.methods.base.Method")
             except Exception as error:  # somebody else's code
                 package = entry.dist.name if entry.dist else "another package"
                 why = f"{type(error).__name__}: {error}"

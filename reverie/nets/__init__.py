@@ -8,7 +8,7 @@ from torch import nn
 
 from reverie.errors import UserError, did_you_mean, first_line
 from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
-from reverie.nets.library import library_backbone
+from reverie.nets.library import check_name, library_backbone
 from reverie.nets.resnet import CifarResNet
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
@@ -32,18 +32,34 @@ def make_backbone(
     `build` makes the whole module, head included, of a network of one's own.
     """
     wanted = Architecture.parse(what) if isinstance(what, str) else what
+    check_network(wanted)
     if wanted.family in LIBRARIES:
         return library_backbone(wanted, channels, size)
     if wanted.family == "own":
         return _own_backbone(wanted, build)
-    if wanted.name not in BACKBONES:
-        raise UserError(
-            f"net.name {wanted.name!r} is unknown; there are {', '.join(BACKBONES)}, torchvision/NAME and timm/NAME."
-            f"{did_you_mean(wanted.name, BACKBONES)}"
-        )
     backbone = BACKBONES[wanted.name](channels)
     backbone.architecture = wanted
     return backbone
+
+
+def check_network(what: str | Architecture) -> None:
+    """Whether there is a network of that name; nothing is built."""
+    wanted = Architecture.parse(what) if isinstance(what, str) else what
+    if wanted.family in LIBRARIES:
+        check_name(wanted)
+    elif wanted.family != "own" and wanted.name not in BACKBONES:
+        there = [f"{family}/{wanted.name}" for family in LIBRARIES if _has(family, wanted.name)]
+        hint = f" Did you mean {there[0]!r}?" if there else did_you_mean(wanted.name, BACKBONES)
+        known = f"{', '.join(BACKBONES)}, torchvision/NAME and timm/NAME"
+        raise UserError(f"net.name {wanted.name!r} is unknown; there are {known}.{hint}")
+
+
+def _has(family: str, name: str) -> bool:
+    try:
+        check_name(Architecture(family, name))
+    except UserError:  # it has not, or it is not installed
+        return False
+    return True
 
 
 def _own_backbone(wanted: Architecture, build: Callable[[], nn.Module] | None) -> Backbone:

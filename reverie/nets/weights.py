@@ -18,7 +18,7 @@ from reverie.errors import UserError, explaining
 from reverie.nets.backbone import Backbone, Headless
 
 NESTS = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights in what they save
-WRAPPERS = ("module.", "_orig_mod.")  # put before every name by DataParallel and torch.compile
+WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every name, by DataParallel, torch.compile and Lightning users
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

@@ -118,6 +118,8 @@ def test_files_that_are_no_images_are_skipped_by_name(photos, caplog):
     (photos / "banana" / "0.jpg").write_bytes(whole[: len(whole) // 2])
     (photos / "cherry" / "empty.png").write_bytes(b"")
     (photos / "cherry" / ".DS_Store").write_bytes(b"hidden files are nobody's business")
+    (photos / "__MACOSX" / "apple").mkdir(parents=True)  # as an archive made on a Mac unpacks elsewhere
+    (photos / "__MACOSX" / "apple" / "._0.png").write_bytes(b"where a Mac keeps notes on a file")
     with caplog.at_level(logging.WARNING, "reverie"):
         data = read_folder(photos, size=16)
     text = "\n".join(record.message for record in caplog.records)

@@ -33,6 +33,10 @@ def test_what_is_held_out_is_not_looked_at(photos):
         file.unlink()
     with pytest.raises(UserError, match="There are no images in"):
         as_material(photos).look()
+    for folder in photos.iterdir():
+        Image.new("RGB", (9, 9)).save(folder / "only.png")
+    with pytest.raises(UserError, match=r"only one image of each class in .* held out"):
+        as_material(photos).look()
 
 
 def test_a_folder_names_its_classes_and_is_looked_at(photos):

@@ -231,3 +231,16 @@ def test_a_broken_method_of_another_package_hides_none_of_the_others(monkeypatch
     assert {entry.method for entry in grid.entries_for("digits-5", ["all"])} == {*BUILT_IN}
     with pytest.raises(UserError, match="cannot be loaded"):
         methods.find_method("gone")
+
+
+@pytest.mark.parametrize("what", ["json", "json:loads", "pathlib:Path"])
+def test_an_entry_point_that_leads_to_no_method_is_a_broken_one(monkeypatch, what):
+    """A module, a function, a class of another kind."""
+    from importlib.metadata import EntryPoint
+
+    from reverie import methods
+
+    monkeypatch.setattr(methods, "entry_points", lambda group: [EntryPoint("odd", what, "reverie.methods")])
+    assert methods.methods_that_load() == [*BUILT_IN]
+    with pytest.raises(UserError, match=r"'odd' .* cannot be loaded: TypeError: .* is no subclass of"):
+        methods.find_method("odd")

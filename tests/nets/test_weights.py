@@ -23,6 +23,7 @@ WRAPPED = {
     "state_dict": lambda state: {"epoch": 3, "state_dict": state, "optimizer": {"lr": 0.1}},
     "model": lambda state: {"model": state},
     "parallel": lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
+    "lightning": lambda state: {"state_dict": {f"model.{name}": value for name, value in state.items()}},
     "compiled": lambda state: {f"_orig_mod.module.{name}": value for name, value in state.items()},
     "older than the count of batches": lambda state: {n: v for n, v in state.items() if "num_batches" not in n},
 }
