@@ -151,6 +151,21 @@ def test_labelled_check_images_tell_flips_of_both_kinds_and_both_accuracies(tiny
     assert on_check.after == pytest.approx(error_by_hand([now_sure[i] for i in rows], still))
 
 
+def test_of_check_images_some_of_which_have_labels_only_these_tell_what_is_right(tiny):
+    before, after = learner(tiny, 2), learner(tiny, 3)
+    labels = [i % 3 if i < 30 else -1 for i in range(50)]
+    check = images(50, labels, seed=5)
+    report = judge(before, after, images(20, [2] * 20), None, check)
+    then, now = (answers(model, check.pixels)[0] for model in (before, after))
+    rows = [i for i in range(50) if labels[i] < 2]  # all but those of the new class
+    assert report.check.images == len(rows)
+    assert report.check.agreement == pytest.approx(sum(then[i] == now[i] for i in rows) / len(rows))
+    assert report.check.negative_flips is report.check.accuracy_after is None
+    assert report.check_accuracy.images == 30
+    assert report.check_accuracy.accuracy == pytest.approx(sum(now[i] == labels[i] for i in range(30)) / 30)
+    assert acceptance.CHECK not in [entry.on for entry in report.calibration]
+
+
 def test_check_images_without_labels_tell_agreement_and_no_more(tiny):
     pixels = images(50, [0] * 50, seed=5).pixels
     before, after = learner(tiny, 2), learner(tiny, 3)

@@ -117,6 +117,11 @@ def test_it_holds_weights_settings_a_card_and_the_ledger(folder, tiny_stream):
     assert "head.weight" in load_file(folder / "model.safetensors")
 
 
+def test_a_model_that_was_read_is_at_rest(folder):
+    """Not to be fooled by a batch, and not to be changed by it."""
+    assert not any(module.training for module in model_io.load(folder).classifier.modules())
+
+
 def test_the_ledger_counts_what_was_kept_by_kind_and_no_images(folder):
     (entry,) = json.loads((folder / "ledger.json").read_text())
     weights = load_file(folder / "model.safetensors")
