@@ -13,7 +13,7 @@ from torch import nn
 from reverie import adoption, extend, model_io
 from reverie.choices import KnownClass
 from reverie.data.images import MemoryImages
-from reverie.data.material import as_material, as_pixels, fitted, in_channels
+from reverie.data.material import as_material, as_pixels, fitted, in_channels, labelled_pixels
 from reverie.defaults import parse_duration
 from reverie.engine import find_device
 from reverie.errors import UserError
@@ -161,26 +161,21 @@ class Learner:
         threshold = self.saved.rejection if reject is True else reject or None
         return predict(self.task_learner, self._shown(images), top=top, reject=threshold)
 
-    def evaluate(self, images: Any, *, new: Collection[str] | None = None) -> Evaluation:
+    def evaluate(
+        self, images: Any, *, names: Sequence[str] | None = None, new: Collection[str] | None = None
+    ) -> Evaluation:
         """Accuracy by class, old and new (those of the last step, unless said otherwise), and what is mistaken.
 
-        For a folder of class folders, or `(images, names)`.
+        For whatever `learn` takes: a folder of class folders, `(images, labels)`, or a torch Dataset.
         """
         from reverie.answer import evaluate
 
-        if isinstance(images, tuple) and len(images) == 2:
-            images, names = images
-            if strange := sorted(set(names) - set(self.classes)):
+        if not isinstance(images, str | Path) and not _is_set(images):
+            found = labelled_pixels(images, names)
+            if strange := [name for name in found.names if name not in self.classes]:
                 raise UserError(f"The model does not know {strange[0]!r}. It knows {', '.join(self.classes)}.")
-            labels = torch.tensor([self.classes.index(name) for name in names])
-            pixels = self._shown(images)
-            if not isinstance(pixels, torch.Tensor):
-                raise UserError("Images to judge by in Python are pixels. For files, name a folder of class folders.")
-            if len(pixels) != len(labels):
-                raise UserError(f"There are {len(pixels)} images, but {len(labels)} names.")
-            images = MemoryImages(pixels, labels)
-        elif not isinstance(images, str | Path) and not _is_set(images):
-            raise UserError(f"Images to judge by are a folder, or (images, names), not {type(images).__name__}.")
+            label = torch.tensor([self.classes.index(name) for name in found.names])
+            images = MemoryImages(self._shown([*found.images]), label[found.labels])
         return evaluate(self.task_learner, images, new=new)
 
     def dream(self, per_class: int = 8, *, steps: int | None = None, seed: int = 0) -> Dreams:

@@ -144,6 +144,8 @@ def test_it_is_evaluated_on_a_folder_and_on_images_in_memory(learner, root):
     names = [file.parent.name for file in files]
     in_memory = learner.evaluate(([Image.open(file) for file in files], names))
     assert torch.equal(on_folder.confusion, in_memory.confusion)
+    numbers = [(Image.open(file), {"0": 1, "1": 0}[file.parent.name]) for file in files]  # speaks as a Dataset does
+    assert torch.equal(on_folder.confusion, learner.evaluate(numbers, names=["1", "0"]).confusion)
     assert on_folder.new == {"2"}
     with pytest.raises(UserError, match="does not know 'zebra'"):
         learner.evaluate((torch.rand(1, 3, 8, 8), ["zebra"]))
@@ -310,12 +312,12 @@ def test_numbers_will_do_for_names(learner):
         (lambda it: it.learn(None), "not NoneType"),
         (lambda it: it.learn((PIXELS, ["a"] * 12), budget=10), "A budget is a time such as"),
         (lambda it: it.predict(None), "not NoneType"),
-        (lambda it: it.evaluate((PIXELS, ["0"] * 3)), "12 images, but 3 names"),
+        (lambda it: it.evaluate((PIXELS, ["0"] * 3)), "12 images, but 3 labels"),
         (lambda it: it.learn(([PIXELS, PIXELS], [0, 1])), "not batches in a list"),
         (lambda it: it.learn((PIXELS, 3)), "Labels are a list or an array"),
         (lambda it: it.learn((PIXELS, ["a", 1] * 6)), "some of both"),
-        (lambda it: it.evaluate((["a.jpg"], ["0"])), "name a folder"),
-        (lambda it: it.evaluate([(PIXELS[0], 0)]), r"a folder, or \(images, names\), not list"),
+        (lambda it: it.evaluate((["a.jpg"], ["0"])), "An image is an array"),
+        (lambda it: it.evaluate([PIXELS[0], 0]), "a folder, .*, or a torch Dataset of such pairs, not list"),
     ],
 )
 def test_what_cannot_be_understood_is_said_in_words(learner, call, says):

@@ -93,11 +93,11 @@ class PixelMaterial:
     def __init__(self, images: Sequence[Tensor], labels: Sequence[int], names: Sequence[str], holdout: float) -> None:
         self.source = "images in memory"
         self.names = tuple(names)
-        self._images, self._labels = images, torch.as_tensor(labels, dtype=torch.long)
+        self.images, self.labels = images, torch.as_tensor(labels, dtype=torch.long)
         self._holdout = holdout
 
     def look(self) -> tuple[int, bool]:
-        some = [self._images[i] for i in range(0, len(self._images), -(-len(self._images) // LOOKED_AT))]
+        some = [self.images[i] for i in range(0, len(self.images), -(-len(self.images) // LOOKED_AT))]
         coloured = any(len(image) == 3 and not (image == image[:1]).all() for image in some)
         return int(median(min(image.shape[1:]) for image in some)), coloured
 
@@ -105,18 +105,18 @@ class PixelMaterial:
         names = tuple(name for name in self.names if name in only)
         parts: tuple[list[int], list[int]] = [], []
         for name in names:
-            of_class = (self._labels == self.names.index(name)).nonzero().flatten().tolist()
+            of_class = (self.labels == self.names.index(name)).nonzero().flatten().tolist()
             if len(of_class) < 2:
                 raise UserError(f"Class {name!r} has {len(of_class)} image(s): one to train on and one to test on.")
-            key = {i: hashlib.blake2b(self._images[i].numpy().tobytes()).digest() for i in of_class}
+            key = {i: hashlib.blake2b(self.images[i].numpy().tobytes()).digest() for i in of_class}
             for part, chosen in zip(parts, hold_out(of_class, key.__getitem__, self._holdout), strict=True):
                 part.extend(chosen)
         train, test = (self._resized(part, names, size) for part in parts)
         return Dataset("memory", train, test, names, None)
 
     def _resized(self, index: Sequence[int], names: Sequence[str], size: int) -> MemoryImages:
-        labels = [names.index(self.names[self._labels[i]]) for i in index]
-        return MemoryImages(fitted([self._images[i] for i in index], size), torch.tensor(labels))
+        labels = [names.index(self.names[self.labels[i]]) for i in index]
+        return MemoryImages(fitted([self.images[i] for i in index], size), torch.tensor(labels))
 
 
 def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> Material:
@@ -125,6 +125,11 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
         if names is not None:
             raise UserError("The classes of a folder are named by its sub-folders; leave `names` out.")
         return FolderMaterial(Path(what), holdout)
+    return labelled_pixels(what, names, holdout)
+
+
+def labelled_pixels(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> PixelMaterial:
+    """What is in memory, or comes out of a torch Dataset."""
     if isinstance(what, tuple) and len(what) == 2:
         one_by_one = isinstance(what[0], list | tuple)  # which may be of different sizes
         images = [as_pixels(image) for image in what[0]] if one_by_one else as_pixels(what[0])
@@ -138,7 +143,7 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
         pairs = [what[i] for i in range(len(what))] if listed else [what]
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
             raise UserError(
-                f"Images to learn are a folder, (images, labels), or a torch Dataset of such pairs, not "
+                f"Labelled images are a folder, (images, labels), or a torch Dataset of such pairs, not "
                 f"{type(what).__name__}."
             )
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
@@ -147,7 +152,7 @@ def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 
     if len(images) != len(labels):
         raise UserError(f"There are {len(images)} images, but {len(labels)} labels.")
     if not labels:
-        raise UserError("There are no images to learn from.")
+        raise UserError("There are no images.")
     if any(isinstance(label, str) for label in labels):
         if not all(isinstance(label, str) for label in labels):
             raise UserError("Labels are names, or whole numbers; these are some of both.")
