@@ -12,6 +12,7 @@ from rich.console import Console
 from reverie import grid, paper, runs, tables
 from reverie.errors import Interrupted, UserError
 from reverie.grid import Entry, GridObserver, Place, Plan, State
+from reverie.journal import stopping_signals
 from reverie.layering import preset_names
 from reverie.methods import method_names
 from reverie.progress import GridProgress, following_grid
@@ -174,8 +175,24 @@ class Acting(GridObserver):
         self.failed.append((worker.run.entry.method, worker.process.returncode, worker.tail()))
 
 
+@pytest.fixture
+def in_a_terminal():
+    """Not under nohup, which makes processes deaf to a terminal that is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(in_a_terminal):
+    assert signal.SIGHUP in stopping_signals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert stopping_signals() == [signal.SIGINT, signal.SIGTERM]
+
+
 @pytest.mark.parametrize("stopping", [signal.SIGINT, signal.SIGHUP])
-def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_stopped_gently(tmp_path, stopping):
+def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_stopped_gently(
+    tmp_path, in_a_terminal, stopping
+):
     """By Ctrl-C, or because the terminal is closed."""
     wanted = plan(tmp_path, ["base", "lwf"], SLOW, upper_bound=False)
     place = Place(device="cpu", parallel=2, checkpoint_seconds=0.2)
