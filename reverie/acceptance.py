@@ -19,8 +19,8 @@ from torch import Tensor
 from reverie import card, seeding
 from reverie.data.images import Images
 from reverie.methods.base import count_bytes
-from reverie.metrics import calibration_error
-from reverie.names import brief
+from reverie.metrics import CALIBRATION_BINS, calibration_error
+from reverie.names import DASH, brief
 from reverie.nets import count_parameters
 from reverie.typed import build
 
@@ -44,7 +44,6 @@ RULE = (
     f"{CLASS_SHARE:.0%}. Reject when one of the first three is worse than {NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or "
     f"{1 - UNFLIPPED[1]:.0%}. Look closer in between, and where there is too little to judge by."
 )
-CALIBRATION_BINS = 15  # of confidence, of equal width
 BATCH = 32  # images whose latency is measured together
 REPEATS = 15  # of which the median is taken
 
@@ -298,7 +297,7 @@ def _mean(shares: Tensor) -> float:
 
 
 def _error(sure: Tensor, right: Tensor) -> float:
-    return calibration_error(sure.tolist(), right.tolist(), CALIBRATION_BINS)
+    return calibration_error(sure.tolist(), right.tolist())
 
 
 def _costs(learners: Sequence[TaskLearner]) -> list[Cost]:
@@ -410,7 +409,7 @@ def _worst(figure: Accuracy | Comparison) -> str:
 
 def _of_class(shares: Sequence[ClassShare], name: str) -> str:
     found = [f"{_percent(share.share)} of {share.images}" for share in shares if share.name == name]
-    return found[0] if found else card.DASH
+    return found[0] if found else DASH
 
 
 def _arrow(before: Any, after: Any, shown: Any) -> str:

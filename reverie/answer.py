@@ -20,7 +20,6 @@ from reverie.metrics import calibration_error
 from reverie.nets.classifier import Preprocessing
 
 Paths = Path | str | Sequence[Path | str]
-CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Evaluation:
 
     class_names: tuple[str, ...]
     confusion: Tensor  # images by class (row) and by the class they were taken for (column)
-    calibration_error: float  # expected, over 15 bins of equal width
+    calibration_error: float  # expected
     new: frozenset[str] = frozenset()  # the classes that count as new
     unknown: dict[str, int] = field(default_factory=dict)  # folders the model has no class for, and their files
     unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
@@ -185,7 +184,7 @@ def evaluate(
     return Evaluation(
         names,
         confusion,
-        calibration_error(sure, right, CALIBRATION_BINS),
+        calibration_error(sure, right),
         frozenset(classes.newest(names, learner.ledger) if new is None else new),
         unknown,
         {str(files[row]): problem for row, problem in reader.problems.items()},

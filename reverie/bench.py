@@ -20,6 +20,7 @@ from reverie.data.stream import Stream
 from reverie.engine import Engine, Observer, Precision, Snapshot, synchronise
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
+from reverie.names import DASH
 from reverie.phase import Phase
 
 SCHEMA = 1
@@ -173,8 +174,8 @@ def rows(measurements: Sequence[Measurement], modes: Sequence[str]) -> tuple[lis
     for method, phase, task in dict.fromkeys((m.method, m.phase, m.task) for m in measurements):
         by_mode = {m.mode: m for m in measurements if (m.method, m.phase, m.task) == (method, phase, task)}
         first, last = by_mode[names[0]], by_mode[names[-1]]
-        memory = "–" if last.peak_memory_bytes is None else f"{last.peak_memory_bytes / 2**20:.0f}"
-        ratio = f"{first.milliseconds / last.milliseconds:.1f}" if len(names) > 1 else "–"
+        memory = DASH if last.peak_memory_bytes is None else f"{last.peak_memory_bytes / 2**20:.0f}"
+        ratio = f"{first.milliseconds / last.milliseconds:.1f}" if len(names) > 1 else DASH
         times = [f"{by_mode[name].milliseconds:.2f}" for name in names]
         cells.append([method, phase, str(task), *times, ratio, f"{last.images_per_second:,.0f}", memory])
     return header, cells

@@ -15,7 +15,7 @@ import yaml
 
 from reverie.config import ADOPTED
 from reverie.errors import UserError
-from reverie.names import brief
+from reverie.names import DASH, brief
 from reverie.nets import count_parameters
 from reverie.version import __version__
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from reverie.model_io import SavedModel
 
 NAMED = 30  # classes of a step; the others are counted
-DASH = "–"
 # What a renderer may take for more than text.
 TELLING = re.compile(r"(?<=www)\.|:(?! )|_|[^\w .:,;%()/'-]", re.IGNORECASE)
 JOINER = "\u200d"  # of several emoji to one

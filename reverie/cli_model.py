@@ -28,7 +28,7 @@ from reverie.cli import (
     print_table,
 )
 from reverie.errors import UserError, explaining
-from reverie.names import brief
+from reverie.names import DASH, brief
 
 if TYPE_CHECKING:
     from reverie.answer import Answer, Evaluation
@@ -414,11 +414,13 @@ def _print_csv(answers: Sequence[Answer]) -> None:
 
 
 def _print_evaluation(made: Evaluation) -> None:
+    from reverie.metrics import CALIBRATION_BINS
+
     console.print(f"{_percent(made.accuracy)} of {made.images} images are named rightly")
     if made.new:
         old, new = _percent(made.old_accuracy), _percent(made.new_accuracy)
         console.print(f"old classes {old}, new classes (of the last step) {new}")
-    console.print(f"expected calibration error {_percent(made.calibration_error)} (15 bins)\n")
+    console.print(f"expected calibration error {_percent(made.calibration_error)} ({CALIBRATION_BINS} bins)\n")
     rows = [
         [name, "new" if name in made.new else "", str(images), _percent(share)]
         for name, (images, share) in made.by_class().items()
@@ -440,8 +442,8 @@ def _name_unreadable(problems: Mapping[str, str]) -> None:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return DASH if share is None else f"{100 * share:.1f} %"
 
 
 def _shown(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return DASH if value is None else str(value)

@@ -436,7 +436,8 @@ def _print_sections(sections: Sequence[Section], source: str) -> None:
 
 
 def _print_result(result: dict[str, Any], folder: Path) -> None:
-    from reverie.tables import COLUMNS, DASH, Row, method_title
+    from reverie.names import DASH
+    from reverie.tables import COLUMNS, Row, method_title
 
     cells = Row(method_title(result["method"]), [result]).cells()
     print_table(COLUMNS, [cells])

@@ -10,9 +10,10 @@ from reverie import paper, tables
 from reverie.errors import UserError
 from reverie.evidence import Evidence
 from reverie.figures import WORDS, Chapter, Figure, Part, Picture, Table, bars, curves, heat_map, short, spans_much
-from reverie.grid import UPPER_BOUND, in_order
-from reverie.methods import find_method
-from reverie.tables import DASH, Cost, Result, Row, percent
+from reverie.grid import in_order
+from reverie.methods import UPPER_BOUND, find_method
+from reverie.names import DASH
+from reverie.tables import Cost, Result, Row, percent
 
 
 def side_by_side(name: str, runs: Sequence[Evidence]) -> list[Chapter]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from reverie.tables import DASH, percent
+from reverie.names import DASH
+from reverie.tables import percent
 
 LOG_FROM = 30  # a scale that spans more than this factor is logarithmic
 TASKS = "tasks learned"

@@ -28,12 +28,11 @@ from reverie.errors import Interrupted, UserError
 from reverie.first_task import FOUND
 from reverie.journal import RunFolder, read_events, stopping_signals
 from reverie.layering import parse_setting
-from reverie.methods import find_method, method_names, methods_that_load
+from reverie.methods import UPPER_BOUND, find_method, method_names, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.tables import Row, Section
 from reverie.version import __version__
 
-UPPER_BOUND = "joint"
 CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100}  # of data sets that nobody has a part of
 LOGS = "logs"
 _POLL_SECONDS = 0.2

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+CALIBRATION_BINS = 15  # of confidence
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def summarise(
     )
 
 
-def calibration_error(confidence: Sequence[float], right: Sequence[bool], bins: int = 15) -> float:
+def calibration_error(confidence: Sequence[float], right: Sequence[bool], bins: int = CALIBRATION_BINS) -> float:
     """The expected calibration error: how far confidence is from accuracy, in bins of equal width, by their images."""
     sure, correct = np.asarray(confidence, dtype=np.float64), np.asarray(right, dtype=np.float64)
     place = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)  # a bin has its upper edge and not its lower

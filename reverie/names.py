@@ -8,6 +8,8 @@ from typing import Any
 
 from reverie.errors import UserError
 
+DASH = "–"  # where there is nothing to name, or to tell
+
 
 def in_order(names: Iterable[object]) -> list[Any]:
     """By label: from a list, or from a mapping of labels to names, as configurations of networks have it."""

@@ -28,9 +28,10 @@ from reverie.figures import (
     short,
     spans_much,
 )
-from reverie.grid import UPPER_BOUND
 from reverie.markup import whole_page
-from reverie.tables import DASH, Row, percent, size
+from reverie.methods import UPPER_BOUND
+from reverie.names import DASH
+from reverie.tables import Row, percent, size
 
 MOST_POINTS = 400  # of a curve of losses; more would not be seen
 Read = Callable[[Path], Evidence]

@@ -18,10 +18,10 @@ from reverie.config import Config
 from reverie.errors import UserError
 from reverie.layering import preset_names
 from reverie.methods import find_method, method_names
+from reverie.names import DASH
 from reverie.paper import Figure, PaperRow
 
 Result = Mapping[str, Any]
-DASH = "–"
 COLUMNS = ("Method", "A_N", "average A", "Omega", "forgetting", "seconds")
 
 

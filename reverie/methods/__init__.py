@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reverie")
 GROUP = "reverie.methods"
+UPPER_BOUND = "joint"
 BUILT_IN = {
-    "joint": "reverie.methods.plain:Joint",
+    UPPER_BOUND: "reverie.methods.plain:Joint",
     "base": "reverie.methods.plain:Base",
     "lwf": "reverie.methods.lwf:LwF",
     "lwf-mc": "reverie.methods.lwf:LwFMC",
