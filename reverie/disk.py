@@ -76,8 +76,9 @@ def write_state(file: Path, state: Mapping[str, Any]) -> None:
             write_bytes(file.with_name(name), part)
         write_bytes(file, content)
     except BaseException:
-        for name in parts:
-            file.with_name(name).unlink(missing_ok=True)
+        if not file.exists() or file.read_bytes() != content:  # else they are in use already
+            for name in parts:
+                file.with_name(name).unlink(missing_ok=True)
         raise
     _remove_parts(file, but=parts)
 

@@ -1,6 +1,8 @@
 """Layers of a configuration: presets, recipes, files of one's own and settings, and which of them wins."""
 
+from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from reverie.errors import UserError
 from reverie.experiment import configure, default_folder
 from reverie.layering import RELEASED, preset_names
 from reverie.methods import find_method, method_names
+from reverie.typed import build
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -295,3 +298,18 @@ def test_an_unknown_preset_method_or_file_is_refused():
         configure("digits-5", "adb")
     with pytest.raises(UserError, match="There is no file"):
         configure("nowhere.yaml", "abd")
+
+
+def test_a_methods_own_options_are_typed():
+    @dataclass(frozen=True)
+    class Options:
+        sizes: tuple[int, ...] = (1, 2)
+        name: str | None = None
+
+    def find(name):
+        return SimpleNamespace(Options=Options, released={}, usual={}) if name == "x" else find_method(name)
+
+    made = layering.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
+    assert made.options == {"sizes": [3], "name": None}
+    assert build(Options, made.options).sizes == (3,)
+    assert {field.name for field in fields(Options)} == set(made.options)
