@@ -338,15 +338,24 @@ def _read_result(file: Path) -> Result:
 
 
 def results_table(folder: Path) -> str:
-    """One folder of result files as a table in Markdown: only what is there."""
-    rows = rows_of(read_results(folder))
-    seeds = [", ".join(str(result["seed"]) for result in row.results) for row in rows]
-    return _markdown((*COLUMNS, "seeds"), [[*row.cells(), its] for row, its in zip(rows, seeds, strict=True)])
+    """One folder of result files as a table in Markdown: only what is there, with the paper's A_N where it has one."""
+    rows = rows_beside_paper(read_results(folder))
+    header, cells = [*COLUMNS, "seeds"], [[*row.cells(), _seeds(row)] for row in rows]
+    if any(row.paper is not None for row in rows):
+        place = COLUMNS.index("A_N") + 1
+        header.insert(place, "paper's")
+        for row, its in zip(rows, cells, strict=True):
+            its.insert(place, DASH if row.paper is None else str(row.paper.final_accuracy))
+    return _markdown(header, cells)
+
+
+def _seeds(row: Row) -> str:
+    return ", ".join(str(result["seed"]) for result in row.results)
 
 
 def results_records(folder: Path) -> list[dict[str, Any]]:
     """The same rows as plain values."""
-    return [record(row) for row in rows_of(read_results(folder))]
+    return [record(row) for row in rows_beside_paper(read_results(folder))]
 
 
 def rewritten(text: str, results: Path) -> str:

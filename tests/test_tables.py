@@ -186,6 +186,18 @@ def test_tables_in_a_text_are_made_of_result_files_alone(tmp_path):
     assert lines[5] == "| ABD | 60.0 ± 14.1 | 60.0 ± 14.1 | – | 25.0 ± 0.0 | 10 | 0, 1 |"
 
 
+def test_the_papers_figure_stands_beside_ours_where_the_experiment_is_the_papers(tmp_path):
+    for name, settings in {"a": (), "b": ("train.epochs=2",)}.items():
+        config = experiment.configure("cifar100-10", "abd", settings=settings)
+        made = result("abd", 0.325) | {"preset": "cifar100-10", "config": config.as_dict()}
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    header, _, usual, changed = tables.results_table(tmp_path).splitlines()
+    assert header.startswith("| Method | A_N | paper's | average A |")
+    assert usual.startswith("| ABD | 32.5 | 33.7 ± 1.2 | 32.5 |")
+    assert changed.startswith("| ABD, train.epochs=2 | 32.5 | – | 32.5 |")
+    assert [record.get("final_accuracy_verdict") for record in tables.results_records(tmp_path)] == ["agrees", None]
+
+
 def test_a_folder_without_results_and_a_file_that_is_none_are_named(tmp_path):
     with pytest.raises(UserError, match="no result files"):
         tables.results_table(tmp_path)
