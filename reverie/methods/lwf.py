@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from reverie.data.feed import Batch
-from reverie.losses import binary_cross_entropy, cross_entropy, distillation
+from reverie.losses import binary_cross_entropy, cross_entropy, distillation, padded_distillation
 from reverie.methods.base import Distiller, Taught
 
 
@@ -33,13 +34,27 @@ class LwF(Distiller):
 
 
 class LwFMC(Distiller):
-    """A yes or no for every class: the teacher says which for the old ones, the label for the new ones."""
+    """A yes or no for every class: the teacher says which for the old ones, the label for the new ones.
+
+    Or one softmax over all classes, as the authors' code had it at first: the label and the teacher each have a say.
+    """
 
     title = "LwF.MC"
 
+    @dataclass(frozen=True)
+    class Options:
+        answers: Literal["binary", "softmax"] = "binary"
+
     def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        if self.options.answers == "softmax":
+            return super().first_losses(batch)
         return {"binary_cross_entropy": binary_cross_entropy(self.classifier(batch.images), batch.labels)}
 
     def losses(self, batch: Taught) -> Mapping[str, Tensor]:
         logits = self.classifier(batch.images)
+        if self.options.answers == "softmax":
+            return {
+                "cross_entropy": cross_entropy(logits, batch.labels),
+                "distillation": padded_distillation(logits, batch.taught_logits, temperature=1),
+            }
         return {"binary_cross_entropy": binary_cross_entropy(logits, batch.labels, batch.taught_logits)}

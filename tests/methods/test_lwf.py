@@ -51,3 +51,19 @@ def test_lwf_mc_asks_yes_or_no_in_the_first_task_too(scene):
     losses = s.method.first_losses(s.batch())
     expected = by_hand.binary_cross_entropy(s.classifier(s.images), s.labels)
     torch.testing.assert_close(losses["binary_cross_entropy"], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 2), (1, 2), (2, 1), (1, 1)])
+def test_lwf_mc_with_softmax_has_both_the_label_and_the_teacher_as_targets(scene, old, new):
+    s = scene("lwf-mc", old, new, "method.answers=softmax")
+    with torch.no_grad():
+        taught = s.method.teacher(s.images)
+    expected = torch.zeros(())
+    for logits, label, theirs in zip(s.classifier(s.images), s.labels.tolist(), taught, strict=True):
+        targets = [*by_hand.softmax(theirs), *(float(label == k) for k in range(old, old + new))]
+        answers = by_hand.softmax(logits)
+        expected = expected - sum(targets[k] * torch.log(answers[k]) for k in range(old + new)) / len(s.labels)
+    losses = s.losses()
+    torch.testing.assert_close(losses["cross_entropy"] + losses["distillation"], expected, rtol=1e-6, atol=1e-9)
+    first = s.method.first_losses(s.batch())
+    s.assert_same(first, {"cross_entropy": by_hand.cross_entropy(s.classifier(s.images), s.labels)})
