@@ -173,8 +173,8 @@ def table(
     from reverie.progress import following_grid
 
     said = beside(as_json)
-    chosen = methods.split(",") if methods else []
-    source, usual = "", [0, 1, 2]
+    chosen = _names(methods)
+    usual = [0, 1, 2]
     if paper is not None:
         theirs = published.find_table(paper)
         named = [] if chosen == ["all"] else chosen
@@ -183,7 +183,7 @@ def table(
             said.print(line, soft_wrap=True)
         if not entries:
             raise UserError(f"Nothing of the paper's table {paper!r} can be run here.")
-        source, usual = theirs.source, list(range(theirs.runs))
+        usual = list(range(theirs.runs))
     elif preset is not None:
         entries = grid.entries_for(preset, chosen or ["all"], upper_bound)
     else:
@@ -195,12 +195,12 @@ def table(
     with following_grid(said, parallel) as progress:
         state = grid.train(plan, place, progress)
     made = grid.sections(plan, state.finished)
-    files = grid.write(made, plan, provenance.command_line(), source) if made else []
+    files = grid.write(made, plan, provenance.command_line()) if made else []
     if as_json:
-        facts = disk.read_json(files[-1]) if files else {}
-        print_json({**facts, "failed": [run.name for run in state.failed], "files": [str(file) for file in files]})
+        facts = disk.read_json(files[-1]) if files else {"failed": [run.name for run in state.failed]}
+        print_json({**facts, "files": [str(file) for file in files]})
     else:
-        _print_sections(made, source)
+        _print_sections(made)
         for file in files:
             console.print(f"{file}", soft_wrap=True)
     if state.failed:
@@ -280,12 +280,13 @@ def bench(
     from reverie import disk, provenance
     from reverie.engine import find_device
 
-    where = find_device(device)
-    chosen = _choices(modes, benchmark.MODES, "--modes") if where.type == "cuda" else ["fp32"]
+    where, chosen = find_device(device), _choices(modes, benchmark.MODES, "--modes")
+    if where.type != "cuda":
+        chosen = ["fp32"]
     numbers = _numbers(tasks, "--tasks") if tasks else None
     with beside(as_json).status("") as status:
         made = benchmark.measure(
-            preset, methods.split(","), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
+            preset, _names(methods), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
         )
     facts = benchmark.as_json(made, preset, steps, provenance.command_line(), provenance.environment(where))
     if out is not None:
@@ -389,14 +390,14 @@ def results(
 
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
+    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
+    if not inside:
+        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
     if write is not None:
         with explaining("read", "Name the file that holds the tables."):
             text = write.read_text("utf-8")
         disk.write_text(write, tables.rewritten(text, folder))
         beside(as_json).print(f"{write}", soft_wrap=True)
-    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
-    if not inside:
-        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
     if as_json:
         print_json({inner.name: tables.results_records(inner) for inner in inside})
     elif write is None:
@@ -425,14 +426,15 @@ def methods() -> None:
     print_table(["method", "keeps", "what it does"], rows)
 
 
-def _print_sections(sections: Sequence[Section], source: str) -> None:
+def _print_sections(sections: Sequence[Section]) -> None:
     for section in sections:
         console.print(section.caption, soft_wrap=True)
-        for header, rows in (section.accuracy(), section.cost()):
-            print_table(header, rows)
-            console.print()
-    if source:
-        console.print(f"paper: {source}", soft_wrap=True)
+        print_table(*section.accuracy())
+        for note in section.notes():
+            console.print(note, soft_wrap=True)
+        console.print()
+        print_table(*section.cost())
+        console.print()
 
 
 def _print_result(result: dict[str, Any], folder: Path) -> None:
@@ -450,6 +452,10 @@ def _print_result(result: dict[str, Any], folder: Path) -> None:
     console.print(f"{folder / 'result.json'}", soft_wrap=True)
 
 
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _numbers(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -458,7 +464,7 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
-    for part in (chosen := text.split(",")):
+    for part in (chosen := _names(text)):
         if part not in known:
             raise UserError(f"{option} takes {', '.join(known)}, not {part!r}.")
     return chosen

@@ -395,19 +395,21 @@ def _caption(preset: str, plan: Plan) -> str:
     return f"{Path(preset).stem}, {plan.recipe} recipe{changed}; percent, {seeds}{spread}"
 
 
-def write(made: Sequence[Section], plan: Plan, command: str, source: str = "") -> list[Path]:
+def write(made: Sequence[Section], plan: Plan, command: str) -> list[Path]:
     """table.md, table.csv, table.tex and table.json."""
+    failed = [run.name for run in plan.runs if not run.folder.finished]
     facts = {
         "command": command,
         "reverie": __version__,
         "commit": provenance.commit(),
-        "paper": source or None,
-        "rule": paper.RULE,
+        "notes": [*dict.fromkeys(note for section in made for note in section.notes())],
         "rows": [tables.record(row) for section in made for row in section.rows],
         "runs": [run.name for run in plan.runs if run.folder.finished],
+        "failed": failed,
     }
-    files = [plan.out / f"table.{kind}" for kind in ("md", "csv", "tex", "json")]
-    for file, text in zip(files, (tables.as_markdown, tables.as_csv, tables.as_latex), strict=False):
-        disk.write_text(file, text(made))
-    disk.write_json(files[-1], facts)
-    return files
+    missing = f"\nWithout runs that failed: {', '.join(failed)}\n" if failed else ""
+    texts = {"md": tables.as_markdown(made) + missing, "csv": tables.as_csv(made), "tex": tables.as_latex(made)}
+    for kind, text in texts.items():
+        disk.write_text(plan.out / f"table.{kind}", text)
+    disk.write_json(plan.out / "table.json", facts)
+    return [plan.out / f"table.{kind}" for kind in (*texts, "json")]

@@ -168,8 +168,9 @@ class GridProgress(GridObserver):
     def run_fails(self, worker: Worker, state: State) -> None:
         code = worker.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
-        self._say(f"{worker.run.name} {how}; the others go on. The end of {worker.log}:")
-        for line in worker.tail():
+        said = worker.tail()
+        self._say(f"{worker.run.name} {how}; the others go on." + (f" The end of {worker.log}:" if said else ""))
+        for line in said:
             self._say(f"    {line}")
         self._remove(worker.run)
 

@@ -164,13 +164,20 @@ class Section:
     def accuracy(self) -> tuple[list[str], list[list[str]]]:
         """Header and cells. The paper's columns are there if it has a figure for any of the rows."""
         beside = any(row.paper is not None for row in self.rows)
-        compared = ["paper", "difference", "verdict"] if beside else []
-        header = ["Method", "seeds", "A_N", *compared, "Omega", *compared, "average A", "forgetting"]
-        return header, [_accuracy_cells(row, beside) for row in self.rows]
+        header = ["Method", "seeds"]
+        for metric in ("A_N", "Omega"):
+            header += [metric, *(f"{metric}: {word}" for word in ("paper", "difference", "verdict") if beside)]
+        return [*header, "average A", "forgetting"], [_accuracy_cells(row, beside) for row in self.rows]
 
     def cost(self) -> tuple[list[str], list[list[str]]]:
         header = ["Method", "ms a step", "s a task: learn", "s a task: dream", "peak memory", "kept between tasks"]
         return header, [[row.title, *_cost_cells(Cost.of(row.results))] for row in self.rows]
+
+    def notes(self) -> list[str]:
+        """Where the paper's figures are from, and what the verdicts mean; nothing where there are none."""
+        found = dict.fromkeys(row.paper.table for row in self.rows if row.paper is not None)
+        sources = [f"paper: {paper.find_table(name).source}" for name in found]
+        return [*sources, f"verdict: {paper.RULE}"] if sources else []
 
 
 @dataclass(frozen=True)
@@ -221,7 +228,12 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def as_markdown(sections: Sequence[Section]) -> str:
-    parts = [f"{s.caption}\n\n{_markdown(*s.accuracy())}\n{_markdown(*s.cost())}" for s in sections]
+    """A table of accuracies and one of costs for each preset, with a list of notes between them."""
+    parts = []
+    for section in sections:
+        notes = "".join(f"* {note}\n" for note in section.notes())
+        accuracy, cost = _markdown(*section.accuracy()), _markdown(*section.cost())
+        parts.append("\n".join(part for part in (f"{section.caption}\n", accuracy, notes, cost) if part))
     return "\n".join(parts)
 
 
@@ -246,9 +258,8 @@ def as_latex(sections: Sequence[Section]) -> str:
             lines = [" & ".join(map(_latex, line)) + r" \\" for line in (header, *cells)]
             body = "\n".join([lines[0], r"\hline", *lines[1:]])
             columns = "l" + "r" * (len(header) - 1)
-            parts.append(
-                f"% {section.caption}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
-            )
+            about = "\n".join(f"% {line}" for line in (section.caption, *section.notes()))
+            parts.append(f"{about}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n")
     return "\n".join(parts)
 
 

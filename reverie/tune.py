@@ -25,9 +25,11 @@ from reverie.data import sources
 from reverie.data.images import Dataset, Images
 from reverie.engine import find_device
 from reverie.errors import Diverged, UserError
+from reverie.layering import parse_setting
 from reverie.runs import RunObserver
 
 Following = Callable[[str], AbstractContextManager[RunObserver]]
+DECIDING = ("data", "stream", "evaluate")  # sections that decide what is judged
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Tuning:
         if not axes:
             raise UserError("Say what to try, for example --grid train.lr=0.1,0.05.")
         for axis in axes:
-            if axis[0].startswith(("data.", "stream.", "evaluate.")):
+            if not {*parse_setting(axis[0])}.isdisjoint(DECIDING):
                 raise UserError(f"{axis[0].partition('=')[0]} decides what is judged, so it cannot be tuned.")
         keys = [axis[0].partition("=")[0] for axis in axes]
         for key in {key for key in keys if keys.count(key) > 1}:
@@ -201,7 +203,8 @@ def choice(points: Sequence[Point]) -> str:
     said = f"chosen: {', '.join(best.settings)} with {best} %"
     if not others or None in others[0].accuracies:
         return said
-    return f"{said}, {best.mean - others[0].mean:.1f} points ahead of {', '.join(others[0].settings)}"
+    lead, next_best = best.mean - others[0].mean, ", ".join(others[0].settings)
+    return f"{said}, {lead:.1f} points ahead of {next_best}" if lead >= 0.05 else f"{said}; {next_best} is as good"
 
 
 def _rule(tuning: Tuning) -> dict[str, Any]:

@@ -249,6 +249,9 @@ def test_a_run_that_is_refused_is_reported_and_the_others_go_on(tmp_path):
     assert [run.entry.method for run in state.finished] == ["base"]
     assert [run for run, _ in told] == [abd] and "Another process is at work" in told[0][1]
     assert (tmp_path / grid.LOGS / f"{abd.name}.log").is_file()
+    markdown, *_, facts = grid.write(grid.sections(wanted, state.finished), wanted, "a command")
+    assert json.loads(facts.read_text())["failed"] == [abd.name]
+    assert markdown.read_text().endswith(f"Without runs that failed: {abd.name}\n")
 
 
 def test_a_table_is_of_one_data_set(tmp_path, photos):

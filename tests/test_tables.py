@@ -253,18 +253,20 @@ def test_a_row_stands_beside_the_papers_figure_with_difference_and_verdict(secti
         "Method": "ABD",
         "seeds": "2",
         "A_N": "31.0 ± 1.4",
-        "paper": "33.7 ± 1.2",
-        "difference": "-2.7",
-        "verdict": "below",  # the tolerance is 2 sqrt(2 / 2 + 1.44 / 3) = 2.4
+        "A_N: paper": "33.7 ± 1.2",
+        "A_N: difference": "-2.7",
+        "A_N: verdict": "below",  # the tolerance is 2 sqrt(2 / 2 + 1.44 / 3) = 2.4
     }
     assert abd[6:10] == ["69.0 ± 1.4", "69.6 ± 1.6", "-0.6", "agrees"]
     assert tables.record(section.rows[0])["final_accuracy_difference"] == pytest.approx(-2.7)
     assert lwf[2:7] == ["50.0", "–", "–", "–", "–"]
+    assert len({*header}) == len(header)
 
 
 def test_without_figures_of_the_paper_there_are_no_columns_for_them():
-    header, _ = Section("", [Row("ABD", [result("abd", 0.3)])]).accuracy()
-    assert header == ["Method", "seeds", "A_N", "Omega", "average A", "forgetting"]
+    alone = Section("", [Row("ABD", [result("abd", 0.3)])])
+    assert alone.accuracy()[0] == ["Method", "seeds", "A_N", "Omega", "average A", "forgetting"]
+    assert alone.notes() == []
 
 
 def test_cost_counts_from_the_second_task_on(section):
@@ -305,7 +307,10 @@ def test_the_table_as_markdown_csv_and_latex(section):
     assert float(abd["final_accuracy"]) == pytest.approx(31.0)
     assert float(abd["final_accuracy_tolerance"]) == pytest.approx(2 * (1 + 0.48) ** 0.5)
     assert (abd["omega_verdict"], abd["seeds"], lwf["omega_verdict"], lwf["omega"]) == ("agrees", "0 1", "", "")
+    assert section.notes() == [f"paper: {paper.find_table('data-free').source}", f"verdict: {paper.RULE}"]
+    assert [line for line in lines if line.startswith("* ")] == [f"* {note}" for note in section.notes()]
     latex = tables.as_latex([section])
+    assert all(f"% {note}\n" in latex for note in section.notes())
     assert r"ABD & 2 & 31.0 $\pm$ 1.4 & 33.7 $\pm$ 1.2 & -2.7 & below &" in latex
     assert r"LwF\_1" in latex
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2

@@ -168,6 +168,8 @@ def test_a_point_that_diverges_comes_last(tmp_path):
 def test_the_choice_says_by_how_much():
     points = [Point(("a=1",), (0.5, 0.52, 0.54)), Point(("a=2",), (0.5, 0.5, 0.5))]
     assert tune.choice(points) == "chosen: a=1 with 52.0 ± 2.0 %, 2.0 points ahead of a=2"
+    points = [Point(("a=1",), (0.5, 0.5)), Point(("a=2",), (0.4, 0.6))]
+    assert tune.choice(points) == "chosen: a=1 with 50.0 ± 0.0 %; a=2 is as good"
 
 
 def test_axes():
@@ -184,7 +186,8 @@ def test_axes():
         ([], [], 3, "Say what to try"),
         (["train.lr=0.1"], [], 1, "--folds must be 2"),
         (["train.lr=0.1"], ["stream.take=3"], 3, "needs four"),
-        (["stream.split=5,2"], [], 3, "cannot be tuned"),
+        (["stream.split=5,2"], [], 3, "stream.split decides what is judged, so it cannot be tuned"),
+        (["evaluate={top: 1},{top: 5}"], [], 3, "evaluate decides what is judged, so it cannot be tuned"),
         (["train.lrr=1"], [], 3, "Did you mean 'train.lr'"),
         (["train.lr=0.1,0.2", "train.lr=0.3"], [], 3, "train.lr is given twice"),
         (["coreset.size=10,20"], [], 3, "coreset.size=10 or coreset.size=20 .* 'base' does not use that setting"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -32,24 +34,24 @@ class Coreset:
     def __len__(self) -> int:
         return len(self.images)
 
-    def admit(self, images: Images, classes: int, choose: Callable[[Images, int, int], Tensor]) -> None:
+    def admit(self, images: Images, classes: int, rank: Callable[[Images, int], Iterable[int]]) -> None:
         """Share the room among `classes` classes, and take those of `images` in, unless they are there already.
 
-        `choose(images, label, count)` gives the rows of at most `count` distinct images of one class, best first.
+        `rank(images, label)` gives the rows of all images of one class, best first. The same picture twice, from a copy
+        of its file or in place of one that cannot be read, is taken once.
         """
         quotas = shares(self.size, classes)
         old = [_rows(self.images.labels, label)[: quotas[label]] for label in range(self.classes)]
-        kept = self.images.select(_joined(old))
-        new = []
+        kept = [self.images.select(torch.cat(old))] if old else []
         for label in range(self.classes, classes):
             rows = _rows(images.labels, label)
             if quotas[label] and len(rows):
-                new.append(rows[choose(images.select(rows), label, quotas[label])])
-        index = _joined(new)
-        if len(index):
-            pixels = torch.cat([kept.pixels, images.read(index)])
-            kept = MemoryImages(pixels, torch.cat([kept.labels, images.labels[index]]))
-        self.images, self.classes = kept, classes
+                its = images.select(rows)
+                pixels = _first_distinct(its, rank(its, label), quotas[label])
+                kept.append(MemoryImages(pixels, torch.full([len(pixels)], label)))
+        if kept:
+            self.images = MemoryImages(torch.cat([k.pixels for k in kept]), torch.cat([k.labels for k in kept]))
+        self.classes = classes
 
     def state_dict(self) -> dict[str, Any]:
         return {"classes": self.classes, "pixels": self.images.pixels, "labels": self.images.labels}
@@ -58,29 +60,37 @@ class Coreset:
         self.classes, self.images = state["classes"], MemoryImages(state["pixels"], state["labels"])
 
 
+def _first_distinct(images: Images, ranked: Iterable[int], count: int) -> Tensor:
+    """The pixels of the first `count` rows that differ, or of fewer if there are no more."""
+    found: dict[bytes, Tensor] = {}
+    rows = iter(ranked)
+    while len(found) < count and (part := [*islice(rows, count - len(found))]):
+        for pixels in images.read(torch.tensor(part)):
+            found.setdefault(blake2b(pixels.numpy().tobytes()).digest(), pixels)
+    return torch.stack([*found.values()])
+
+
 def shares(size: int, classes: int) -> list[int]:
     """Images of each class: equal shares, and what is left over goes one each to the most recent classes."""
     share, over = divmod(size, classes)
     return [share + (label >= classes - over) for label in range(classes)]
 
 
-def nearest(features: Tensor, count: int) -> Tensor:
-    """The rows nearest to the mean of all, nearest first."""
-    return (features - features.mean(dim=0)).norm(dim=1).argsort(stable=True)[:count]
+def nearest(features: Tensor) -> Iterator[int]:
+    """All rows, the nearest to their mean first."""
+    yield from (features - features.mean(dim=0)).norm(dim=1).argsort(stable=True).tolist()
 
 
-def herding(features: Tensor, count: int) -> Tensor:
-    """One row after the other, each the one that brings the mean of those chosen closest to the mean of all (iCaRL)."""
+def herding(features: Tensor) -> Iterator[int]:
+    """All rows, each the one that brings the mean of those chosen so far closest to the mean of all (iCaRL)."""
     mean, total = features.mean(dim=0), torch.zeros_like(features[0])
     free = torch.zeros(len(features), dtype=features.dtype)  # infinite once a row is taken
-    chosen: list[int] = []
-    for number in range(1, min(count, len(features)) + 1):
+    for number in range(1, len(features) + 1):
         distance = (mean - (total + features) / number).norm(dim=1) + free
         best = int(distance.argmin())
         free[best] = torch.inf
         total += features[best]
-        chosen.append(best)
-    return torch.tensor(chosen)
+        yield best
 
 
 class CoresetMethod(Method):
@@ -99,7 +109,7 @@ class CoresetMethod(Method):
 
     def remember(self, task: Task) -> None:
         """Take the task's classes into the coreset."""
-        self.coreset.admit(task.images, self.total, self._choose)
+        self.coreset.admit(task.images, self.total, self._rank)
 
     def end(self, task: Task) -> None:
         self.remember(task)
@@ -108,11 +118,11 @@ class CoresetMethod(Method):
     def kept_images(self) -> int:
         return len(self.coreset)
 
-    def _choose(self, images: Images, label: int, count: int) -> Tensor:
+    def _rank(self, images: Images, label: int) -> Iterable[int]:
         if self.selection == "random":
             rng = seeding.generator(self.config.seed, "coreset", label)
-            return torch.randperm(len(images), generator=rng)[:count]
-        return (nearest if self.selection == "nearest" else herding)(self._features(images), count)
+            return [int(row) for row in torch.randperm(len(images), generator=rng)]
+        return (nearest if self.selection == "nearest" else herding)(self._features(images))
 
     @torch.no_grad()
     def _features(self, images: Images) -> Tensor:
@@ -135,7 +145,3 @@ class CoresetMethod(Method):
 
 def _rows(labels: Tensor, label: int) -> Tensor:
     return (labels == label).nonzero().flatten()
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat([torch.empty(0, dtype=torch.long), *parts])

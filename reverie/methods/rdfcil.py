@@ -19,7 +19,7 @@ from reverie.losses import balanced_cross_entropy, local_cross_entropy, logit_di
 from reverie.methods.dreaming import DreamReplay, Replay
 from reverie.phase import SGD, Phase
 
-RELATION_WIDTH = 128  # numbers that a row of features is mapped to before angles are taken
+RELATION_WIDTH = 2  # as many numbers a feature is a row mapped to before angles are taken
 
 
 class Relations(nn.Module):
@@ -27,8 +27,8 @@ class Relations(nn.Module):
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
-        self.student = nn.Linear(feature_dim, RELATION_WIDTH)
-        self.teacher = nn.Linear(feature_dim, RELATION_WIDTH)
+        self.student = nn.Linear(feature_dim, RELATION_WIDTH * feature_dim)
+        self.teacher = nn.Linear(feature_dim, RELATION_WIDTH * feature_dim)
 
     def forward(self, features: Tensor, taught_features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
