@@ -20,6 +20,7 @@ from reverie.data.stream import Stream
 from reverie.engine import Engine, Observer, Precision, Snapshot, synchronise
 from reverie.errors import UserError
 from reverie.learner import TaskLearner
+from reverie.methods import methods_that_load
 from reverie.names import DASH
 from reverie.phase import Phase
 
@@ -76,9 +77,12 @@ def measure(
     settings: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Measurement]:
-    """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last)."""
+    """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last).
+
+    Methods are those named, or `["all"]` of them.
+    """
     made: list[Measurement] = []
-    for method in methods:
+    for method in methods_that_load() if list(methods) == ["all"] else methods:
         config = experiment.configure(preset, method, settings=settings)
         stream = experiment.make_stream(config, noise(config))
         chosen = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks

@@ -255,7 +255,7 @@ def tune(
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
 def bench(
     preset: Preset = "cifar100-10",
-    methods: Annotated[str, typer.Option(help="Which methods.")] = "base,lwf,deepinversion,abd",
+    methods: Annotated[str, typer.Option(help="Which methods, or all.")] = "base,lwf,deepinversion,abd",
     tasks: Annotated[
         str,
         typer.Option(

@@ -7,6 +7,7 @@ import torch
 
 from reverie import bench, experiment
 from reverie.errors import UserError
+from reverie.methods import method_names
 
 CPU = torch.device("cpu")
 TINY = ["train.batch_size=8", "dream.batch_size=4", "dream.width=8", "dream.noise=8"]
@@ -35,6 +36,11 @@ def test_without_a_word_the_second_task_and_the_last_are_timed():
     assert [item.task for item in made] == [2, 5]
     made = bench.measure("digits-5", ["base"], None, ["fp32"], 2, CPU, [*TINY, "stream.take=1"])
     assert [item.task for item in made] == [1]
+
+
+def test_all_methods_are_timed_by_one_word():
+    made = bench.measure("digits-5", ["all"], [1], ["fp32"], 2, CPU, TINY)
+    assert [*dict.fromkeys(m.method for m in made)] == method_names()
 
 
 def test_a_method_with_a_coreset_is_timed_with_one():
