@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import nn
 
@@ -25,7 +27,8 @@ from reverie.data.feed import DeviceFeed, NoData, StreamingFeed
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.engine import Snapshot, synchronise
-from reverie.journal import Journal, read_events
+from reverie.errors import Interrupted
+from reverie.journal import Journal, lock_file, read_events
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.abd import ABD
 from reverie.methods.base import Method
@@ -34,6 +37,7 @@ from reverie.provenance import digest
 
 log = logging.getLogger("reverie")
 FOLDERS = ("first-tasks", "first-dreams")  # by task; beside the run folders that share them
+_POLL_SECONDS = 0.2
 FOUND = ("first_task", "first_dreams")  # how a run's result calls them
 # Losses that look at the classifier and the batch, at nothing else, and change neither; a test holds them to it.
 PLAIN_LOSSES = (Method.first_losses, ABD.first_losses_of_every_row)
@@ -52,8 +56,15 @@ class FirstTask(LearnerObserver):
         where = {name: value for name, value in session["environment"].items() if name != "commit"}
         self.circumstances = [_code(), where, *origin]
         self._key: str | None = None  # of a phase that is to be kept
+        self._claim: IO[str] | None = None  # to train it: other runs wait for it meanwhile
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
+
+    def __enter__(self) -> FirstTask:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._release()
 
     def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
         """Not asked in a phase that goes on from its own checkpoint."""
@@ -64,11 +75,41 @@ class FirstTask(LearnerObserver):
         key = _short([*self.circumstances, ingredients])
         snapshot = self._find(key, phase)
         if snapshot is None:
+            self._claim = self._wait_for(key)
+            snapshot = self._find(key, phase)
+        if snapshot is None:
             self._key = key
             trained_by = {name: getattr(learner.config, name) for name in ("preset", "method", "recipe", "seed")}
             # In every checkpoint, so that the phase can be kept even if it is interrupted.
             self.session["keeping"] = [self.task.index, phase.name, _short(self.circumstances), key, trained_by]
+        else:
+            self._release()
         return snapshot
+
+    def _wait_for(self, key: str) -> IO[str]:
+        """While another run trains it; then it is there, or, if that run did not come to its end, ours to train."""
+        claim = self._lock(key)
+        if claim is None:
+            what = ("the first task", "the dreams of the first task")[self.task.index]
+            log.info("Another run is training %s; this one waits for it.", what)
+        while claim is None:
+            if self.journal.stop:
+                raise Interrupted
+            time.sleep(_POLL_SECONDS)
+            claim = self._lock(key)
+        return claim
+
+    def _lock(self, key: str) -> IO[str] | None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return lock_file(self.folder / f"{key}.lock")
+
+    def _release(self) -> None:
+        """If two runs should get the lock because its file goes away, both train, which is no harm."""
+        if self._claim is not None:
+            self._claim.close()
+            with suppress(OSError):
+                Path(self._claim.name).unlink(missing_ok=True)
+            self._claim = None
 
     def _find(self, key: str, phase: Phase) -> Snapshot | None:
         try:
@@ -96,6 +137,7 @@ class FirstTask(LearnerObserver):
         if before and before[:3] == [self.task.index, phase.name, _short(self.circumstances)]:
             self.session["keeping"] = before
             self._key = before[3]
+            self._claim = self._lock(before[3])
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
@@ -116,6 +158,7 @@ class FirstTask(LearnerObserver):
         }
         self._add(self._key, entry, self._snapshot)
         self._key = self._snapshot = None
+        self._release()
 
     def _add(self, key: str, entry: dict[str, Any], snapshot: bytes) -> None:
         def fill(scratch: Path) -> None:

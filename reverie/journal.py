@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
@@ -256,22 +256,28 @@ class Journal(LearnerObserver):
 @contextmanager
 def locked(folder: Path, advice: str) -> Iterator[None]:
     """One process at a time works in the folder. The lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
     with explaining("written", advice):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / LOCK).open("a")
+        handle = lock_file(folder / LOCK)
+    if handle is None:
+        raise UserError(f"Another process is at work in {folder}.")
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another process is at work in {folder}.") from None
-        except OSError:  # a file system without locks
-            pass
         yield
+
+
+def lock_file(file: Path) -> IO[str] | None:
+    """None while somebody else has the lock; else it is ours until this is closed. Without locks, all may have it."""
+    handle = file.open("a")
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    except (ImportError, OSError):  # on Windows; on a file system without locks
+        pass
+    return handle
 
 
 def stopping_signals() -> list[signal.Signals]:

@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,10 +200,12 @@ class _Run:
         observers = [self.journal, self.observer, self._keep_dreams(learner)]
         if self.ahead is not None and task.index == 1:
             observers.append(_Patience(self.ahead, self.journal, self.device))
-        if self.share_first_task and self.journal.task == task.index <= 1:
-            origin = [self.fingerprint, list(self.stream[:1].classes)]
-            observers.append(FirstTask(self.folder.path, task, origin, self.journal, self.session))
-        learner.learn(task, Several(*observers), checkpoint)
+        with ExitStack() as sharing:
+            if self.share_first_task and self.journal.task == task.index <= 1:
+                origin = [self.fingerprint, list(self.stream[:1].classes)]
+                first = FirstTask(self.folder.path, task, origin, self.journal, self.session)
+                observers.append(sharing.enter_context(first))
+            learner.learn(task, Several(*observers), checkpoint)
 
     def _learn_everything(
         self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None

@@ -190,12 +190,12 @@ def test_under_nohup_a_closed_terminal_stops_nothing(in_a_terminal):
 
 
 def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_stopped_gently(tmp_path, in_a_terminal):
-    """By the terminal, which is closed; Ctrl-C goes the same way."""
-    wanted = plan(tmp_path, ["base", "lwf"], SLOW, upper_bound=False)
+    """By the terminal, which is closed; Ctrl-C goes the same way. The two do not begin alike, so neither waits."""
+    wanted = plan(tmp_path, ["base", "lwf-mc"], SLOW, upper_bound=False)
     place = Place(device="cpu", parallel=2, checkpoint_seconds=0.2)
-    base, lwf = wanted.runs
+    base, other = wanted.runs
 
-    def kill_lwf(state):
+    def kill_the_other(state):
         state.running[1].process.kill()
         follower.act = stop
 
@@ -205,17 +205,17 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_
         else:
             os.kill(os.getpid(), signal.SIGHUP)
 
-    follower = Acting(kill_lwf)
+    follower = Acting(kill_the_other)
     with pytest.raises(Interrupted):
         grid.train(wanted, place, follower)
-    assert [(method, code) for method, code, _ in follower.failed] == [("lwf", -signal.SIGKILL)]
+    assert [(method, code) for method, code, _ in follower.failed] == [("lwf-mc", -signal.SIGKILL)]
     log = (tmp_path / "logs" / f"{base.name}.log").read_text()
     assert "everything so far is saved" in log
     assert base.folder.moving.is_file()
     stamp = base.folder.moving.stat().st_mtime
     time.sleep(0.5)
     assert base.folder.moving.stat().st_mtime == stamp  # nobody is at work any more
-    with base.folder.lock(), lwf.folder.lock():
+    with base.folder.lock(), other.folder.lock():
         pass
 
 
