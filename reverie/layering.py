@@ -6,7 +6,8 @@ is defined with, `Method.usual`, then what the preset says for this method), and
 
 from __future__ import annotations
 
-import typing
+import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 
 from reverie.config import RECIPES, SECTIONS, Config, Recipe, check
 from reverie.errors import UserError, did_you_mean, explaining
-from reverie.typed import as_plain, build
+from reverie.typed import as_plain, build, hints_of
 
 # What the released code does otherwise, whatever the data set and the method. Values of a data set stand in its preset
 # under `recipes`, values of a method in the method's own file (`Method.released`). docs/method.md lists them all.
@@ -166,7 +167,7 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
         hint = did_you_mean(preset, preset_names())
         raise UserError(f"There is no preset {preset!r}.{hint} `reverie presets` lists them; a YAML file will do, too.")
     try:
-        text = yaml.load(raw, _EachKeyOnce)
+        text = copy.deepcopy(_parsed(raw))  # the layers take it apart
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -175,6 +176,12 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(text, dict):
         raise UserError(f"{origin} must hold sections such as `data:` and `train:`; see `reverie run --help`.")
     return origin, text
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(raw: bytes) -> Any:
+    """Every configuration reads its preset twice, a table's reads the same ones many times."""
+    return yaml.load(raw, _EachKeyOnce)
 
 
 class _EachKeyOnce(yaml.SafeLoader):
@@ -233,9 +240,9 @@ def _refuse_unknown_keys(layer: Any, options: type, method: str, origin: str) ->
 
 
 def _known_keys(options: type) -> Iterator[tuple[str, Any]]:
-    hints = typing.get_type_hints(Config)
+    hints = hints_of(Config)
     for section, cls in [*((name, hints[name]) for name in SECTIONS), ("method", options)]:
-        for key, hint in typing.get_type_hints(cls).items():
+        for key, hint in hints_of(cls).items():
             yield f"{section}.{key}", hint
 
 

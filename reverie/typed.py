@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -15,11 +16,17 @@ from reverie.errors import UserError, did_you_mean
 
 def build(cls: type, values: Mapping[str, Any], where: str = "") -> Any:
     """An instance of a dataclass from plain values, each checked against its type."""
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     unknown = [key for key in values if key not in hints]
     if unknown:
         raise UserError(f"Unknown key '{where}{unknown[0]}'.{did_you_mean(unknown[0], hints)}")
     return cls(**{key: _convert(value, hints[key], f"{where}{key}") for key, value in values.items()})
+
+
+@functools.cache
+def hints_of(cls: type) -> Mapping[str, Any]:
+    """The types of a dataclass's fields. To find them takes longer than to use them, so they are found once."""
+    return typing.get_type_hints(cls)
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
