@@ -6,6 +6,7 @@ import io
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from reverie.data.imagenet import Choose
 from reverie.data.images import Dataset, MemoryImages
 from reverie.errors import UserError, did_you_mean, explaining
 
+DIGITS_FILE = "sklearn/datasets/data/digits.csv.gz"
 DIGITS_NORMALISATION = ((0.305,), (0.376,))
 DIGITS_HOLDOUT = 0.2
 
@@ -95,11 +97,9 @@ def read_digits(
     config: DataConfig, root: Path, progress: Progress | None = None, choose: Choose | None = None
 ) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, one channel; they come with the library."""
-    from sklearn.datasets import load_digits
-
-    bundle = load_digits()
-    pixels = torch.from_numpy(bundle.images * (255 / 16)).round().to(torch.uint8)[:, None]
-    images = MemoryImages(pixels, torch.from_numpy(bundle.target).long())
+    table = torch.from_numpy(_digits())
+    pixels = (table[:, :-1] * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
+    images = MemoryImages(pixels, table[:, -1].long())
     images = images.resized(config.size) if config.size else images
     held = torch.zeros(len(images), dtype=torch.bool)
     for label in range(10):  # the last fifth of each class, in the order of the file: other hands than the first
@@ -108,6 +108,17 @@ def read_digits(
     names = tuple(str(digit) for digit in range(10))
     train, test = images.select((~held).nonzero().flatten()), images.select(held.nonzero().flatten())
     return Dataset("digits", train, test, names, DIGITS_NORMALISATION)
+
+
+def _digits() -> np.ndarray:
+    """An image a row, its label at the end: from the library's file, since the library takes seconds to load."""
+    file = Path(str(distribution("scikit-learn").locate_file(DIGITS_FILE)))
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    return np.column_stack([bundle.data, bundle.target])
 
 
 def read_cifar10(

@@ -57,6 +57,15 @@ def test_no_digit_is_in_both_parts():
     assert not train & test
 
 
+def test_digits_are_those_that_the_library_gives_if_asked(monkeypatch):
+    ours = sources.read(DataConfig(source="digits"), Path("nowhere"))
+    monkeypatch.setattr(sources, "DIGITS_FILE", "nowhere")
+    theirs = sources.read(DataConfig(source="digits"), Path("nowhere"))
+    for part in ("train", "test"):
+        assert torch.equal(getattr(ours, part).pixels, getattr(theirs, part).pixels)
+        assert torch.equal(getattr(ours, part).labels, getattr(theirs, part).labels)
+
+
 def test_digits_can_be_enlarged():
     assert sources.read(DataConfig(source="digits", size=16), Path("nowhere")).train.shape == (1, 16, 16)
 
