@@ -79,9 +79,35 @@ def assert_same_run(a, b):
     assert all(np.array_equal(ours[name], theirs[name]) for name in ("label", "top", "local") if name in ours)
 
 
-def test_a_run_leaves_what_the_design_promises(tiny, tmp_path):
-    result = execute(tiny("abd", THREE), tmp_path / "run", command="reverie run x")
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nobody stopped, and its result: made once, and not to be changed."""
+    made = {}
+
+    def run(config):
+        name = str(config)
+        if name not in made:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            made[name] = folder, execute(config, folder, checkpoint_seconds=1e9, command="reverie run x")
+        return made[name]
+
+    return run
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of it, which may be changed: `run`, with its upper bounds beside it where it has any."""
+
+    def copy(config):
+        folder, result = whole(config)
+        shutil.copytree(folder.parent, tmp_path, dirs_exist_ok=True)
+        return result
+
+    return copy
+
+
+def test_a_run_leaves_what_the_design_promises(tiny, whole):
+    folder, result = whole(tiny("abd", THREE))
     assert sorted(e.name for e in folder.iterdir() if e.name != ".lock") == [
         "config.yaml",
         "events.jsonl",
@@ -103,9 +129,9 @@ def test_a_run_leaves_what_the_design_promises(tiny, tmp_path):
     assert learner.classifier.class_names == tuple(result["class_names"])
 
 
-def test_the_matrix_is_what_the_model_says(tiny, tmp_path, tiny_stream):
-    result = execute(tiny("base", THREE), tmp_path / "run")
-    learner = reverie.load(tmp_path / "run" / "model").task_learner
+def test_the_matrix_is_what_the_model_says(tiny, whole, tiny_stream):
+    folder, result = whole(tiny("base", THREE))
+    learner = reverie.load(folder / "model").task_learner
     test = tiny_stream[:3].test()
     right = (learner.predict(test).labels[:, 0] == test.labels).numpy()
     task = (test.labels // 2).numpy()
@@ -124,8 +150,8 @@ def test_the_matrix_is_what_the_model_says(tiny, tmp_path, tiny_stream):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_three_tasks(tiny, tmp_path, method):
-    result = execute(tiny(method, THREE), tmp_path / "run")
+def test_every_method_learns_three_tasks(tiny, whole, method):
+    _, result = whole(tiny(method, THREE, *(SMALL_VAE if method == "dgr" else ())))
     assert 0 <= result["metrics"]["final_accuracy"] <= 1
     assert len(result["metrics"]["accuracy_after"]) == 3
 
@@ -145,39 +171,40 @@ def test_every_method_learns_three_tasks(tiny, tmp_path, method):
         ("joint", 2, "learn", 5, "paper"),
     ],
 )
-def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, tmp_path, method, task, phase, step, recipe):
+def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, whole, tmp_path, method, task, phase, step, recipe):
     config = tiny(method, THREE, recipe=recipe)
-    whole = execute(config, tmp_path / "a" / "run", checkpoint_seconds=1e9)
+    folder, result = whole(config)
     stop = StopAt(task, phase, step)
     with pytest.raises(Interrupted):
-        execute(config, tmp_path / "b" / "run", observer=stop, checkpoint_seconds=0)
-    again = execute(config, tmp_path / "b" / "run", checkpoint_seconds=1e9)
-    assert figures(whole) == figures(again)
+        execute(config, tmp_path / "run", observer=stop, checkpoint_seconds=0)
+    again = execute(config, tmp_path / "run", checkpoint_seconds=1e9)
+    assert figures(result) == figures(again)
     assert len(again["sessions"]) == 2
-    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+    assert_same_run(folder, tmp_path / "run")
 
 
 @pytest.mark.parametrize("phase", ["dream", "learn"])
-def test_a_network_without_batchnorm_goes_on_inside_any_phase(tiny, tmp_path, phase):
+def test_a_network_without_batchnorm_goes_on_inside_any_phase(tiny, whole, tmp_path, phase):
     """Its teacher is copied before the statistics it has noted are read in."""
     config = tiny("abd", "stream.take=2", "net.name=timm/test_vit", "data.size=16", "train.epochs=1")
-    whole = execute(config, tmp_path / "a" / "run")
     with pytest.raises(Interrupted):
-        execute(config, tmp_path / "b" / "run", observer=StopAt(2, phase, 3), checkpoint_seconds=0)
-    assert figures(execute(config, tmp_path / "b" / "run")) == figures(whole)
+        execute(config, tmp_path / "run", observer=StopAt(2, phase, 3), checkpoint_seconds=0)
+    assert figures(execute(config, tmp_path / "run")) == figures(whole(config)[1])
 
 
 @pytest.mark.parametrize(
-    ("method", "stops"),
+    ("method", "epochs", "stops"),
     [
-        ("lwf-coreset", [("learn", 20, 0)]),
-        ("e2e", [("learn", 20, 0), ("balance", 3, 0), ("balance", 3, 1e9)]),
-        ("bic", [("learn", 20, 0), ("correct", 1, 0)]),
+        ("lwf-coreset", 1, [("learn", 12, 0)]),
+        ("e2e", 1, [("learn", 12, 0), ("balance", 1, 0), ("balance", 1, 1e9)]),
+        ("bic", 2, [("learn", 20, 0), ("correct", 1, 0)]),
     ],
 )
-def test_a_run_with_a_coreset_stopped_in_any_phase_ends_the_same_and_keeps_the_same(tiny, tmp_path, method, stops):
+def test_a_run_with_a_coreset_stopped_in_any_phase_ends_the_same_and_keeps_the_same(
+    tiny, tmp_path, method, epochs, stops
+):
     """With a checkpoint of that very step, and with one from the beginning of the phase."""
-    config, kept = tiny(method, "stream.take=4", "coreset.size=40"), Coresets()
+    config, kept = tiny(method, "stream.take=4", f"train.epochs={epochs}", "coreset.size=40"), Coresets()
     whole = execute(config, tmp_path / "a" / "run", observer=kept, checkpoint_seconds=1e9)
     for phase, step, seconds in stops:
         out, kept_again = tmp_path / f"{phase}-{seconds}" / "run", Coresets()
@@ -201,14 +228,13 @@ def test_a_run_with_a_coreset_stopped_in_any_phase_ends_the_same_and_keeps_the_s
         ("r-dfcil", [TWO_STAGES], "released", [(3, "represent", 18), (3, "refine", 12)]),
     ],
 )
-def test_a_run_stopped_again_and_again_ends_the_same(tiny, tmp_path, method, settings, recipe, stops):
+def test_a_run_stopped_again_and_again_ends_the_same(tiny, whole, tmp_path, method, settings, recipe, stops):
     config = tiny(method, THREE, *settings, recipe=recipe)
-    execute(config, tmp_path / "a" / "run")
     for task, phase, step in stops:
         with pytest.raises(Interrupted):
-            execute(config, tmp_path / "b" / "run", observer=StopAt(task, phase, step), checkpoint_seconds=0)
-    execute(config, tmp_path / "b" / "run")
-    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+            execute(config, tmp_path / "run", observer=StopAt(task, phase, step), checkpoint_seconds=0)
+    execute(config, tmp_path / "run")
+    assert_same_run(whole(config)[0], tmp_path / "run")
 
 
 class StopBetween(RunObserver):
@@ -219,11 +245,11 @@ class StopBetween(RunObserver):
             raise Interrupted
 
 
-def test_a_large_checkpoint_travels_in_parts_between_tasks_and_inside_one(tiny, tmp_path, monkeypatch):
+def test_a_large_checkpoint_travels_in_parts_between_tasks_and_inside_one(tiny, whole, tmp_path, monkeypatch):
     """As that of the released recipe does, whose generator is carried from task to task."""
+    config, here = tiny("abd", THREE, recipe="released"), tmp_path / "run"
+    straight, _ = whole(config)
     monkeypatch.setattr(disk, "PART", 20_000)
-    config, here = tiny("abd", THREE, recipe="released"), tmp_path / "b" / "run"
-    execute(config, tmp_path / "a" / "run")
     for observer in (StopBetween(), StopAt(3, "learn", 20)):
         with pytest.raises(Interrupted):
             execute(config, here, observer=observer, checkpoint_seconds=0 if here.exists() else 1e9)
@@ -234,7 +260,7 @@ def test_a_large_checkpoint_travels_in_parts_between_tasks_and_inside_one(tiny, 
         shutil.rmtree(here)
         here = there
     execute(config, here)
-    assert_same_run(tmp_path / "a" / "run", here)
+    assert_same_run(straight, here)
     assert not (here / "checkpoint").exists()
 
 
@@ -243,20 +269,21 @@ def test_a_large_checkpoint_travels_in_parts_between_tasks_and_inside_one(tiny, 
     [("abd", [], "learn"), ("dgr", SMALL_VAE, "vae"), ("r-dfcil", [TWO_STAGES], "refine")],
 )
 def test_a_run_stopped_without_a_checkpoint_inside_the_phase_begins_the_phase_again(
-    tiny, tmp_path, method, settings, phase
+    tiny, whole, tmp_path, method, settings, phase
 ):
     config = tiny(method, THREE, *settings)
-    execute(config, tmp_path / "a" / "run")
     with pytest.raises(Interrupted):
-        execute(config, tmp_path / "b" / "run", observer=StopAt(2, phase, 11), checkpoint_seconds=1e9)
-    execute(config, tmp_path / "b" / "run")
-    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+        execute(config, tmp_path / "run", observer=StopAt(2, phase, 11), checkpoint_seconds=1e9)
+    execute(config, tmp_path / "run")
+    assert_same_run(whole(config)[0], tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["base", "abd", "joint"])
-def test_a_run_stopped_between_the_last_task_and_the_result_still_has_its_model(tiny, tmp_path, method, monkeypatch):
+def test_a_run_stopped_between_the_last_task_and_the_result_still_has_its_model(
+    tiny, whole, tmp_path, method, monkeypatch
+):
     config = tiny(method, "stream.take=2")
-    execute(config, tmp_path / "a" / "run")
+    straight, _ = whole(config)
 
     def stop(*args):
         raise Interrupted
@@ -264,32 +291,32 @@ def test_a_run_stopped_between_the_last_task_and_the_result_still_has_its_model(
     with monkeypatch.context() as patched:
         patched.setattr(runs._Run, "_finish", stop)
         with pytest.raises(Interrupted):
-            execute(config, tmp_path / "b" / "run")
-    execute(config, tmp_path / "b" / "run")
-    assert_same_run(tmp_path / "a" / "run", tmp_path / "b" / "run")
+            execute(config, tmp_path / "run")
+    execute(config, tmp_path / "run")
+    assert_same_run(straight, tmp_path / "run")
 
 
-def test_a_finished_run_is_recognised_and_not_made_again(tiny, tmp_path):
+def test_a_finished_run_is_recognised_and_not_made_again(tiny, finished, tmp_path):
     config = tiny("base", THREE)
-    first = execute(config, tmp_path / "run")
+    first = finished(config)
     stamp = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
     assert execute(config, tmp_path / "run", data="nowhere") == first
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == stamp
 
 
-def test_a_run_from_before_a_method_had_an_option_is_recognised(tiny, tmp_path):
-    config, file = tiny("abd", "stream.take=1"), tmp_path / "run" / "config.yaml"
-    first = execute(config, tmp_path / "run")
+def test_a_run_from_before_a_method_had_an_option_is_recognised(tiny, finished, tmp_path):
+    config, file = tiny("abd", "stream.take=2"), tmp_path / "run" / "config.yaml"
+    first = finished(config)
     stored = yaml.safe_load(file.read_text())
     del stored["method"]["task_weights"]
     file.write_text(yaml.safe_dump(stored))
     assert execute(config, tmp_path / "run") == first
     with pytest.raises(UserError, match=r"method\.task_weights: True in the folder, False asked for"):
-        execute(tiny("abd", "stream.take=1", "method.task_weights=false"), tmp_path / "run")
+        execute(tiny("abd", "stream.take=2", "method.task_weights=false"), tmp_path / "run")
 
 
-def test_another_configuration_is_refused_with_the_difference_and_nothing_changes(tiny, tmp_path):
-    execute(tiny("base", THREE), tmp_path / "run")
+def test_another_configuration_is_refused_with_the_difference_and_nothing_changes(tiny, finished, tmp_path):
+    finished(tiny("base", THREE))
     before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
     with pytest.raises(UserError) as refusal:
         execute(tiny("lwf", THREE, "train.epochs=9"), tmp_path / "run")
@@ -362,9 +389,9 @@ def test_a_folder_with_a_configuration_of_something_else_is_left_alone(tiny, tmp
 
 
 @pytest.mark.parametrize("content", [b"", b'{"schema": 1', b"{}", b"[]", b'{"schema": 1}', b"\xff"])
-def test_a_damaged_result_is_an_error_that_says_what_to_do(tiny, tmp_path, content):
+def test_a_damaged_result_is_an_error_that_says_what_to_do(tiny, finished, tmp_path, content):
     config = tiny("base", "stream.take=1")
-    execute(config, tmp_path / "run")
+    finished(config)
     (tmp_path / "run" / "result.json").write_bytes(content)
     with pytest.raises(UserError, match=r"result.json is damaged\. Delete it to start the run anew"):
         execute(config, tmp_path / "run")
@@ -458,8 +485,8 @@ def test_on_wish_the_model_and_the_dreamer_of_every_task_are_kept(tiny, tmp_path
     assert (tmp_path / "run" / "tasks" / "02" / "dreamer.pt").is_file()
 
 
-def test_a_finished_run_says_that_it_did_not_keep_what_is_wanted_now(tiny, tmp_path, caplog):
-    execute(tiny("base", "stream.take=2"), tmp_path / "run")
+def test_a_finished_run_says_that_it_did_not_keep_what_is_wanted_now(tiny, finished, tmp_path, caplog):
+    finished(tiny("base", "stream.take=2"))
     execute(tiny("base", "stream.take=2", "keep=[models, dreamers]"), tmp_path / "run")
     assert "is finished and did not keep models and dreamers" in caplog.text
 
@@ -467,26 +494,26 @@ def test_a_finished_run_says_that_it_did_not_keep_what_is_wanted_now(tiny, tmp_p
 # --- the upper bound and Omega
 
 
-def test_omega_refers_to_the_upper_bound_of_the_same_prefix(tiny, tmp_path):
-    without = execute(tiny("base", THREE), tmp_path / "base")
+def test_omega_refers_to_the_upper_bound_of_the_same_prefix(tiny, finished, tmp_path):
+    without = finished(tiny("base", THREE))
     assert without["metrics"]["omega"] is None
     bound = execute(tiny("joint", THREE), tmp_path / "joint")
     assert bound["metrics"]["omega"] == pytest.approx(1)
     assert bound["metrics"]["forgetting"] is None
-    again = execute(tiny("base", THREE), tmp_path / "base")  # finished, but now Omega can be told
+    again = execute(tiny("base", THREE), tmp_path / "run")  # finished, but now Omega can be told
     ratios = [
         a / b for a, b in zip(again["metrics"]["accuracy_after"], bound["metrics"]["accuracy_after"], strict=True)
     ]
     assert again["metrics"]["omega"] == pytest.approx(sum(ratios) / 3)
     assert again["metrics"]["omega_up_to"][1] == pytest.approx(sum(ratios[:2]) / 2)
     assert again["upper_bound"]["accuracy_after"] == bound["metrics"]["accuracy_after"]
-    assert json.loads((tmp_path / "base" / "result.json").read_text()) == again
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == again
     assert execute(tiny("lwf", THREE), tmp_path / "lwf")["metrics"]["omega"] is not None
 
 
-def test_the_upper_bound_is_measured_by_its_own_networks(tiny, tmp_path):
+def test_the_upper_bound_is_measured_by_its_own_networks(tiny, finished, tmp_path):
     """The last of which it trains although one is there, that may have come out otherwise."""
-    execute(tiny("joint", "stream.take=2"), tmp_path / "first")
+    finished(tiny("joint", "stream.take=2"))
     for entry in (tmp_path / "upper-bounds").iterdir():
         kept = Predictions.from_bytes((entry / "predictions.npz").read_bytes())
         if kept.label.max() == 3:
@@ -497,29 +524,28 @@ def test_the_upper_bound_is_measured_by_its_own_networks(tiny, tmp_path):
     assert again["upper_bound"]["accuracy_after"] == again["metrics"]["accuracy_after"]
 
 
-def test_the_upper_bound_is_trained_once_and_found_by_other_splits(tiny, tmp_path):
+def test_the_upper_bound_is_trained_once_and_found_by_other_splits(tiny, finished, tmp_path):
     """The prefix of four classes is the same in two tasks of two and in one of four."""
-    execute(tiny("joint", "stream.take=2"), tmp_path / "two")
+    shorter = finished(tiny("joint", "stream.take=2"))
     entries = {e.name for e in (tmp_path / "upper-bounds").iterdir()}
     assert len(entries) == 2
     longer = execute(tiny("joint", "stream.split=4+3x2"), tmp_path / "four")
     events = (tmp_path / "four" / "events.jsonl").read_text()
     assert events.count('"found"') == 1
     assert len(list((tmp_path / "upper-bounds").iterdir())) == 5
-    shorter = json.loads((tmp_path / "two" / "result.json").read_text())
     assert longer["metrics"]["accuracy_after"][0] == shorter["metrics"]["accuracy_after"][1]
 
 
-def test_another_seed_or_schedule_has_its_own_upper_bound(tiny, tmp_path):
-    execute(tiny("joint", "stream.take=2"), tmp_path / "joint")
+def test_another_seed_or_schedule_has_its_own_upper_bound(tiny, finished, tmp_path):
+    finished(tiny("joint", "stream.take=2"))
     assert execute(tiny("base", "stream.take=2", seed=1), tmp_path / "a")["metrics"]["omega"] is None
     assert execute(tiny("base", "stream.take=2", "train.epochs=1"), tmp_path / "b")["metrics"]["omega"] is None
 
 
-def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_path):
-    first = execute(tiny("joint", "stream.take=2"), tmp_path / "x" / "joint")
-    shutil.rmtree(tmp_path / "x")
-    again = execute(tiny("joint", "stream.take=2"), tmp_path / "x" / "joint")
+def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, finished, tmp_path):
+    first = finished(tiny("joint", "stream.take=2"))
+    shutil.rmtree(tmp_path)
+    again = execute(tiny("joint", "stream.take=2"), tmp_path / "run")
     assert again["metrics"] == first["metrics"]
 
 
@@ -527,8 +553,8 @@ def test_a_deleted_upper_bound_is_trained_again_to_the_same_figure(tiny, tmp_pat
     ("file", "content"),
     [("entry.json", b"{"), ("predictions.npz", b"PK"), ("entry.json", None), ("predictions.npz", b"")],
 )
-def test_a_damaged_upper_bound_costs_no_run_and_is_made_again(tiny, tmp_path, caplog, file, content):
-    first = execute(tiny("joint", "stream.take=2"), tmp_path / "joint")
+def test_a_damaged_upper_bound_costs_no_run_and_is_made_again(tiny, finished, tmp_path, caplog, file, content):
+    first = finished(tiny("joint", "stream.take=2"))
     for entry in (tmp_path / "upper-bounds").iterdir():
         if content is None:
             (entry / file).unlink()
