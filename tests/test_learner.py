@@ -1,9 +1,14 @@
 """The learner: tasks in, a bigger classifier out; it predicts at any time and can be saved between tasks."""
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
 
 import reverie
+from reverie import experiment
+from reverie.data import sources
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
 from reverie.errors import Diverged, UserError
@@ -12,14 +17,23 @@ from reverie.learner import TaskLearner
 from reverie.methods import method_names
 from reverie.nets.classifier import Preprocessing
 from reverie.nets.statistics import remembering_layers
+from tests.conftest import TINY
+
+
+@pytest.fixture(scope="module")
+def taught():
+    """A learner that has learned two tasks. Not to be changed."""
+    config = experiment.configure("digits-5", "abd", settings=TINY)
+    stream = experiment.make_stream(config, sources.read(config.data, Path("data")))
+    learner = TaskLearner.fresh(config, preprocessing(stream))
+    for task in list(stream)[:2]:
+        learner.learn(task)
+    return learner
 
 
 @pytest.fixture
-def learned(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("abd"), preprocessing(tiny_stream))
-    for task in list(tiny_stream)[:2]:
-        learner.learn(task)
-    return learner
+def learned(taught):
+    return copy.deepcopy(taught)
 
 
 def test_it_knows_all_classes_so_far_in_the_order_they_came(learned, tiny_stream):

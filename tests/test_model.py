@@ -1,5 +1,6 @@
 """The learner a person holds in Python: folders, arrays and names in, reports and answers out."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -26,11 +27,17 @@ def root(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def learner(root):
+@pytest.fixture(scope="module")
+def taught(root):
+    """A learner of two digits. Not to be changed."""
     learner = reverie.Learner(settings=QUICK, device="cpu")
     learner.learn(root / "first")
     return learner
+
+
+@pytest.fixture
+def learner(taught):
+    return copy.deepcopy(taught)
 
 
 def test_it_learns_folders_and_arrays_and_tells_how_well(learner, root):
