@@ -11,7 +11,7 @@ from reverie import demo
 def test_the_demo_ends_with_a_table_and_pictures_and_is_not_run_twice(tmp_path, monkeypatch):
     preset = tmp_path / "tiny.yaml"
     preset.write_text(
-        "extends: digits-5\ndata: {size: 8}\nstream: {take: 2}\ntrain: {epochs: 1, batch_size: 16}\n"
+        "extends: digits-5\ndata: {size: 8}\nstream: {take: 2}\ntrain: {epochs: 1, batch_size: 32}\n"
         "dream: {steps: 3, width: 8}\n"
     )
     monkeypatch.setattr(demo, "PRESET", str(preset))

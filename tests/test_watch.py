@@ -116,7 +116,7 @@ def test_it_follows_a_run_that_stops_goes_on_ends_is_deleted_and_comes_back(tiny
 
 
 def test_it_follows_a_process_that_is_killed_and_a_run_that_goes_on(tmp_path):
-    folder, settings = tmp_path / "run", [*TINY, "stream.take=2", "train.epochs=12"]
+    folder, settings = tmp_path / "run", [*TINY, "stream.take=2", "train.epochs=6"]
     words = [sys.executable, "-m", "reverie", "run", "digits-5", "-m", "base", "--out", str(folder), "--device", "cpu"]
     words += [word for setting in settings for word in ("--set", setting)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)

@@ -13,20 +13,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from reverie.experiment import configure
+from reverie.runs import execute
+
 SETTINGS = [
     "data.size=8",
     "augment.crop=1",
     "stream.take=3",
-    "train.epochs=8",
+    "train.epochs=6",
     "train.batch_size=16",
-    "dream.steps=160",
+    "dream.steps=100",
     "dream.width=16",
 ]
 
 
 def command(method: str, folder: Path) -> list[str]:
     words = [sys.executable, "-m", "reverie", "run", "digits-5", "--method", method, "--out", str(folder)]
-    return [*words, "--checkpoint-every", "0.2", *(word for setting in SETTINGS for word in ("--set", setting))]
+    return [*words, "--checkpoint-every", "0.1", *(word for setting in SETTINGS for word in ("--set", setting))]
 
 
 def finish(method: str, folder: Path) -> dict:
@@ -70,10 +73,9 @@ def assert_same(a: Path, b: Path) -> None:
 
 @pytest.fixture
 def untouched(tmp_path) -> Path:
-    """A run that nobody stopped."""
-    folder = tmp_path / "untouched"
-    finish("abd", folder)
-    return folder
+    """A run that nobody stopped, nor started as a process."""
+    execute(configure("digits-5", "abd", settings=SETTINGS), tmp_path / "untouched")
+    return tmp_path / "untouched"
 
 
 def test_killed_in_training_and_in_dreaming_and_stopped_by_ctrl_c_it_ends_the_same(untouched, tmp_path):

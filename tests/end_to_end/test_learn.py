@@ -18,7 +18,7 @@ from reverie.job import learn_folder
 from reverie.model import load
 from tests.conftest import write_digits
 
-QUICK = ("train.epochs=15", "train.batch_size=8", "dream.steps=200", "dream.width=8")
+QUICK = ("train.epochs=15", "train.batch_size=8", "dream.steps=50", "dream.width=8")
 
 
 def command(*words, settings=()):

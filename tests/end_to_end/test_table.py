@@ -101,7 +101,7 @@ def children(process: int) -> list[int]:
 
 def test_a_table_killed_in_the_middle_repeats_no_finished_run(reverie, tmp_path, capsys):
     words = ["table", "digits-5", "--methods", "base,lwf", "--seeds", "0", "--no-upper-bound", "--out", str(tmp_path)]
-    words += ["--checkpoint-every", "0.1", *sets("train.epochs=12")]
+    words += ["--checkpoint-every", "0.1", *sets("train.epochs=6")]
     table = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and not list(tmp_path.glob("digits-5-lwf-*/checkpoint/moving.pt")):
