@@ -189,7 +189,9 @@ def test_a_network_without_batchnorm_goes_on_inside_any_phase(tiny, whole, tmp_p
     config = tiny("abd", "stream.take=2", "net.name=timm/test_vit", "data.size=16", "train.epochs=1")
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", observer=StopAt(2, phase, 3), checkpoint_seconds=0)
-    assert figures(execute(config, tmp_path / "run")) == figures(whole(config)[1])
+    again, (folder, result) = execute(config, tmp_path / "run"), whole(config)
+    assert figures(again) == figures(result)
+    assert_same_run(folder, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
