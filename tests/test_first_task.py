@@ -356,12 +356,12 @@ def test_a_run_killed_after_it_found_its_first_task_still_says_so(tiny, tmp_path
 
 @pytest.mark.parametrize("it_ends", [True, False])
 def test_a_run_waits_while_another_trains_the_same_and_trains_it_if_the_other_does_not_end(tiny, tmp_path, it_ends):
-    execute(tiny("base", TWO), tmp_path / "base", share_first_task=True)
+    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
     entry = entries(tmp_path)[0].parent
     assert [*entry.parent.iterdir()] == [entry]  # nobody has a claim any more
     entry.rename(tmp_path / "not yet")
     with ThreadPoolExecutor(1) as pool, lock_file(entry.parent / f"{entry.name}.lock"):
-        lwf = pool.submit(execute, tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)
+        lwf = pool.submit(execute, tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)
         with pytest.raises(TimeoutError):
             lwf.result(timeout=1)
         if it_ends:
@@ -372,15 +372,15 @@ def test_a_run_waits_while_another_trains_the_same_and_trains_it_if_the_other_do
 
 
 def test_a_run_that_waits_can_be_stopped(tiny, tmp_path, monkeypatch):
-    execute(tiny("base", TWO), tmp_path / "base", share_first_task=True)
+    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
     entry = entries(tmp_path)[0].parent
     shutil.rmtree(entry)
     clock = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGINT))  # somebody presses Ctrl-C
     monkeypatch.setattr(first_task, "time", clock)
     with lock_file(entry.parent / f"{entry.name}.lock"), pytest.raises(Interrupted):
-        execute(tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)
+        execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)
     monkeypatch.undo()
-    assert execute(tiny("lwf", TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
+    assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
 
 
 def test_a_damaged_first_task_is_trained_again(tiny, tmp_path):

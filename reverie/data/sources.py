@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,8 @@ def read_digits(
 
 def _digits() -> np.ndarray:
     """An image a row, its label at the end: from the library's file, since the library takes seconds to load."""
-    file = Path(str(distribution("scikit-learn").locate_file(DIGITS_FILE)))
-    if file.is_file():
-        return np.loadtxt(file, delimiter=",")
+    with suppress(PackageNotFoundError, OSError):
+        return np.loadtxt(str(distribution("scikit-learn").locate_file(DIGITS_FILE)), delimiter=",")
     from sklearn.datasets import load_digits
 
     bundle = load_digits()
