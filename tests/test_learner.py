@@ -56,6 +56,7 @@ def test_predicting_does_not_change_the_classifier_nor_leave_inference_mode_on(l
     before = {name: value.clone() for name, value in learned.classifier.state_dict().items()}
     for _ in learned.logits(tiny_stream[0].images, batch_size=7):
         assert not torch.is_inference_mode_enabled()
+    learned.predict(tiny_stream[0].images)
     assert all(torch.equal(value, before[name]) for name, value in learned.classifier.state_dict().items())
 
 

@@ -173,7 +173,7 @@ def test_a_run_is_not_read_again_while_nothing_changes(small_table, monkeypatch)
 
 
 def test_a_large_sheet_is_packed_once_and_anew_when_it_has_changed(small_table, tmp_path, monkeypatch):
-    packed, real, rng = [], Image.Image.thumbnail, np.random.default_rng(0)
+    packed, real, rng = [], Image.Image.thumbnail, np.random.default_rng()  # a sheet that nobody has packed before
     monkeypatch.setattr(Image.Image, "thumbnail", lambda image, sides: packed.append(sides) or real(image, sides))
 
     def draw_sheet():
