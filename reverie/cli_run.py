@@ -173,7 +173,7 @@ def table(
     from reverie.progress import following_grid
 
     said = beside(as_json)
-    chosen = _names(methods)
+    chosen = _names(methods, "--methods") if methods else []
     usual = [0, 1, 2]
     if paper is not None:
         theirs = published.find_table(paper)
@@ -283,10 +283,10 @@ def bench(
     where, chosen = find_device(device), _choices(modes, benchmark.MODES, "--modes")
     if where.type != "cuda":
         chosen = ["fp32"]
-    numbers = _numbers(tasks, "--tasks") if tasks else None
+    names, numbers = _names(methods, "--methods"), _numbers(tasks, "--tasks") if tasks else None
     with beside(as_json).status("") as status:
         made = benchmark.measure(
-            preset, _names(methods), numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
+            preset, names, numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
         )
     facts = benchmark.as_json(made, preset, steps, provenance.command_line(), provenance.environment(where))
     if out is not None:
@@ -452,8 +452,11 @@ def _print_result(result: dict[str, Any], folder: Path) -> None:
     console.print(f"{folder / 'result.json'}", soft_wrap=True)
 
 
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _names(text: str, option: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise UserError(f"{option} wants one or several names, with commas between them, not {text!r}.")
+    return names
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -464,7 +467,7 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _choices(text: str, known: Iterable[str], option: str) -> list[str]:
-    for part in (chosen := _names(text)):
+    for part in (chosen := _names(text, option)):
         if part not in known:
             raise UserError(f"{option} takes {', '.join(known)}, not {part!r}.")
     return chosen

@@ -238,6 +238,9 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
     ("words", "message"),
     [
         (["run", "digit-5"], "Did you mean 'digits-5'"),
+        (["table", "digits-5", "--methods", " , "], "--methods wants one or several names"),
+        (["bench", "digits-5", "--methods", ""], "--methods wants one or several names"),
+        (["bench", "digits-5", "--modes", "slow", "--device", "cpu"], "--modes takes fp32, tf32, captured, fast"),
         (["run", "nothing.yaml"], "There is no file nothing.yaml"),
         (["run", "digits-5", "--method", "abdd"], "Did you mean 'abd'"),
         (["run", "digits-5", "--set", "train.epoch=3"], "Did you mean 'train.epochs'"),

@@ -19,7 +19,7 @@ from reverie.losses import balanced_cross_entropy, local_cross_entropy, logit_di
 from reverie.methods.dreaming import DreamReplay, Replay
 from reverie.phase import SGD, Phase
 
-RELATION_WIDTH = 2  # as many numbers a feature is a row mapped to before angles are taken
+RELATION_WIDTH = 2  # times the number of features: what a row is mapped to before angles are taken
 
 
 class Relations(nn.Module):
