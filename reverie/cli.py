@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from reverie.errors import Diverged, Interrupted, UserError
+from reverie.errors import Diverged, Interrupted, UserError, explaining
 from reverie.version import __version__
 
 app = typer.Typer(
@@ -44,7 +45,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints inside a phase.")]
+CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints inside a phase.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -87,6 +88,16 @@ def beside(as_json: bool) -> Console:
         return console
     log_to(aside)
     return aside
+
+
+def check_target(file: Path) -> None:
+    """Before the work, not after it."""
+    if file.is_dir():
+        raise UserError(f"{file} is a folder. Name a file with --out.")
+    with explaining("written", "Choose another --out."):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def leave(message: str, code: int) -> NoReturn:

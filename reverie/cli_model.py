@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,12 +20,13 @@ from reverie.cli import (
     app,
     aside,
     beside,
+    check_target,
     console,
     log_to,
     print_json,
     print_table,
 )
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError
 from reverie.names import DASH, brief
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def dream(
     from reverie.pictures import SHEET_ROWS
     from reverie.progress import following
 
-    _check_target(out)
+    check_target(out)
     _, learner = _opened(model, device)
     with following(console, model.name) as progress:
         made = dreams.dream(learner, per_class, steps=steps, seed=seed, observer=progress)
@@ -365,7 +364,7 @@ def export(
 
     saved = model_io.load(model)
     file = out or Path(f"{model.resolve().name}.{'onnx' if to == 'onnx' else 'pt2'}")
-    _check_target(file)
+    check_target(file)
     with aside.status(f"exporting to {file}"):
         made = exporting.export(saved, to, file)
     if made.difference is None:
@@ -383,16 +382,6 @@ def _opened(folder: Path, device: str) -> tuple[SavedModel, TaskLearner]:
 
     saved = model_io.load(folder)
     return saved, TaskLearner.of(saved, find_device(device))
-
-
-def _check_target(file: Path) -> None:
-    """Before the work, not after it."""
-    if file.is_dir():
-        raise UserError(f"{file} is a folder. Name a file with --out.")
-    with explaining("written", "Choose another --out."):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(file.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def _print_answers(answers: Sequence[Answer]) -> None:

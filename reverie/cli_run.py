@@ -18,6 +18,7 @@ from reverie.cli import (
     Settings,
     app,
     beside,
+    check_target,
     console,
     leave,
     print_json,
@@ -246,10 +247,12 @@ def tune(
     )
     if as_json:
         print_json(disk.read_json(folder / "tune.json"))
-        return
-    print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
-    console.print(tuning.choice(points), soft_wrap=True)
-    console.print(f"{folder / 'tune.json'}", soft_wrap=True)
+    else:
+        print_table(["point", "A_N"], [[", ".join(point.settings), str(point)] for point in points])
+        console.print(tuning.choice(points), soft_wrap=True)
+        console.print(f"{folder / 'tune.json'}", soft_wrap=True)
+    if None in points[0].accuracies:  # as a run that diverged
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
@@ -284,6 +287,8 @@ def bench(
     if where.type != "cuda":
         chosen = ["fp32"]
     names, numbers = _names(methods, "--methods"), _numbers(tasks, "--tasks") if tasks else None
+    if out is not None:
+        check_target(out)
     with beside(as_json).status("") as status:
         made = benchmark.measure(
             preset, names, numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
@@ -461,7 +466,7 @@ def _names(text: str, option: str) -> list[str]:
 
 def _numbers(text: str, option: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise UserError(f"{option} wants numbers such as 0,1,2, not {text!r}.") from None
 

@@ -82,6 +82,8 @@ class TrainConfig:
         check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
         check(self.batch_size >= 2, "train.batch_size", self.batch_size, "at least 2")
         check(self.lr > 0, "train.lr", self.lr, "above 0")
+        for epoch in self.milestones:
+            check(epoch >= 1, "train.milestones", epoch, "1 or more, each")
         check(self.gamma > 0, "train.gamma", self.gamma, "above 0")
         check(0 <= self.momentum < 1, "train.momentum", self.momentum, "at least 0 and below 1")
         check(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "0 or more")
@@ -108,6 +110,8 @@ class DreamConfig:
         check(self.lr > 0, "dream.lr", self.lr, "above 0")
         check(self.width is None or self.width >= 2, "dream.width", self.width, "at least 2")
         check(self.noise >= 1, "dream.noise", self.noise, "at least 1")
+        for name in ("content", "diversity", "statistics", "prior"):
+            check(getattr(self, name) >= 0, f"dream.{name}", getattr(self, name), "0 or more")
         check(self.temperature > 0, "dream.temperature", self.temperature, "above 0")
 
 

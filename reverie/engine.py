@@ -70,6 +70,8 @@ class Engine:
         self.compile_from = PAYS_FROM if compile is None else 0  # steps
         if self.capture and not self.on_gpu:
             raise UserError("engine.capture needs a GPU. Leave it out, or set it to false.")
+        if self.precision == "tf32" and not self.on_gpu:
+            raise UserError("engine.precision=tf32 needs a GPU. Leave it out, or set it to fp32.")
 
     def run(self, phase: Phase, seed: int, observer: Observer | None = None, start: Snapshot | None = None) -> None:
         """Train. `seed` belongs to (run, task, phase); `start` is a snapshot of the same phase to go on from."""

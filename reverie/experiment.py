@@ -49,12 +49,10 @@ def configure(
 
 def folder_name(config: Config, settings: Sequence[str]) -> str:
     """PRESET-METHOD-RECIPE[-changes]-seedK."""
-    changes = re.sub(r"[^\w.,=+-]", "_", ",".join(settings))
+    method, changes = (re.sub(r"[^\w.,=+-]", "_", text) for text in (config.method, ",".join(settings)))
     if len(changes) > 80:
         changes = f"{changes[:60]}~{blake2b(','.join(settings).encode(), digest_size=4).hexdigest()}"
-    return "-".join(
-        [config.preset, config.method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"]
-    )
+    return "-".join([config.preset, method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"])
 
 
 def default_folder(config: Config, settings: Sequence[str] = ()) -> Path:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +24,10 @@ from reverie.config import Config, DataConfig, Recipe
 from reverie.data import sources
 from reverie.data.stream import task_sizes
 from reverie.engine import find_device
-from reverie.errors import Interrupted, UserError
+from reverie.errors import Interrupted, UserError, explaining
 from reverie.first_task import FOUND
 from reverie.journal import RunFolder, read_events, stopping_signals
-from reverie.layering import parse_setting
+from reverie.layering import setting_keys
 from reverie.methods import UPPER_BOUND, find_method, method_names, methods_that_load
 from reverie.methods.base import Keeps
 from reverie.tables import Row, Section
@@ -97,15 +97,9 @@ class Plan:
 
 def _refuse_what_makes_the_row(entry: Entry, settings: Sequence[str]) -> None:
     """A row that has another value than its title says would stand beside a figure that is not its own."""
-    twice = _keys(entry.settings) & _keys(settings)
+    twice = setting_keys(entry.settings) & setting_keys(settings)
     if twice:
         raise UserError(f"--set {min(twice)} cannot be for all rows: it is what makes the row {entry.name!r}.")
-
-
-def _keys(settings: Sequence[str]) -> set[str]:
-    """`train.epochs` of `train.epochs=5`, and of `train={epochs: 5}`."""
-    sections = [(name, keys) for text in settings for name, keys in parse_setting(text).items()]
-    return {f"{name}.{key}" for name, keys in sections if isinstance(keys, Mapping) for key in keys}
 
 
 def _try_split(config: Config) -> None:
@@ -199,7 +193,8 @@ class Worker:
 
     def __init__(self, run: PlannedRun, place: Place, log: Path) -> None:
         self.run, self.log, self.began = run, log, time.monotonic()
-        log.parent.mkdir(parents=True, exist_ok=True)
+        with explaining("written", "Choose another --out."):
+            log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self._log_begins = file.tell()
             self.process = subprocess.Popen(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,12 @@ def parse_setting(text: str) -> dict[str, Any]:
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return parsed
+
+
+def setting_keys(settings: Iterable[str]) -> set[str]:
+    """`train.epochs` of `train.epochs=5`, and of `train={epochs: 5}`."""
+    sections = [(name, keys) for text in settings for name, keys in parse_setting(text).items()]
+    return {f"{name}.{key}" for name, keys in sections if isinstance(keys, Mapping) for key in keys}
 
 
 def preset_names() -> list[str]:

@@ -27,7 +27,7 @@ from reverie.experiment import choose_classes, default_folder, make_stream, prep
 from reverie.first_task import FOUND, FirstTask
 from reverie.journal import Journal, RunFolder, read_events, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
-from reverie.methods import find_method
+from reverie.methods import UPPER_BOUND, find_method
 from reverie.methods.base import Keeps
 from reverie.phase import Phase
 from reverie.pictures import SHEET_COLUMNS, dream_sheet
@@ -210,14 +210,15 @@ class _Run:
     def _learn_everything(
         self, index: int, resting: Mapping[str, Any] | None, snapshot: Snapshot | None
     ) -> TaskLearner:
-        """The upper bound of a class prefix: found, or trained with a fresh network and found by others ever after."""
+        """All tasks so far, by a fresh network. The upper bound's is found, or trained and found ever after."""
         learner = self._new_learner()
         prefix = self.stream[: index + 1]
         key = UpperBounds.key(
             self.config.reference, self.fingerprint, self.config.seed, prefix.classes, self.normalisation
         )
         last = index == len(self.stream) - 1  # its model is part of the run, so it must be trained here
-        found = self.bounds.find(key)
+        is_bound = self.config.method == UPPER_BOUND  # another method that keeps everything is none
+        found = self.bounds.find(key) if is_bound else None
         if found and not last:
             entry, predictions = found
             disk.write_bytes(self.folder.predictions(index), predictions.to_bytes())
@@ -236,7 +237,7 @@ class _Run:
             "seconds": self.journal.seconds[index],
             "sessions": self.journal.sessions,
         }
-        if not found:
+        if is_bound and not found:
             self.bounds.add(key, entry, predictions.without_local())
         return learner
 

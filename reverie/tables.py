@@ -34,7 +34,9 @@ class Row:
     paper: PaperRow | None = None
 
     def values(self, metric: str) -> list[float]:
-        return [r["metrics"][metric] for r in self.results if r["metrics"][metric] is not None]
+        """One for each seed, or none: a mean over some of the seeds would be taken for one over all."""
+        found = [r["metrics"][metric] for r in self.results]
+        return [] if None in found else found
 
     def cells(self) -> list[str]:
         """What stands in the table, for `COLUMNS`."""
@@ -371,4 +373,8 @@ def results_records(folder: Path) -> list[dict[str, Any]]:
 
 def rewritten(text: str, results: Path) -> str:
     """`text` with every block `<!-- results: NAME -->` … `<!-- /results -->` made anew from the folder NAME."""
+    if not _BLOCK.search(text):
+        raise UserError(
+            "There is no table in it to renew: mark the place with <!-- results: NAME --> and <!-- /results -->."
+        )
     return _BLOCK.sub(lambda found: found[1] + results_table(results / found[2]) + found[3], text)

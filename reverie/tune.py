@@ -25,7 +25,7 @@ from reverie.data import sources
 from reverie.data.images import Dataset, Images
 from reverie.engine import find_device
 from reverie.errors import Diverged, UserError
-from reverie.layering import parse_setting
+from reverie.layering import parse_setting, setting_keys
 from reverie.runs import RunObserver
 
 Following = Callable[[str], AbstractContextManager[RunObserver]]
@@ -74,6 +74,8 @@ class Tuning:
         keys = [axis[0].partition("=")[0] for axis in axes]
         for key in {key for key in keys if keys.count(key) > 1}:
             raise UserError(f"--grid {key} is given twice; give all its values in one.")
+        for key in setting_keys(self.settings) & setting_keys(value for axis in axes for value in axis):
+            raise UserError(f"{key} is both set and tried: leave it out of --set or of --grid.")
         if self.folds < 2:
             raise UserError(f"--folds must be 2 or more, not {self.folds}.")
         made = {

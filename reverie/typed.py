@@ -53,7 +53,12 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{where} must be a list, not {value!r}.")
-        return tuple(_convert(item, get_args(hint)[0], where) for item in value)
+        kinds = get_args(hint)
+        if kinds[-1] is ...:
+            kinds = kinds[:1] * len(value)
+        if len(kinds) != len(value):
+            raise UserError(f"{where} must be a list of {len(kinds)}, not {value!r}.")
+        return tuple(_convert(item, kind, where) for item, kind in zip(value, kinds, strict=True))
     if origin is not None or hint is Any:  # Mapping[str, Any]: the method's options, checked by the method's own type
         return value
     if hint is float and isinstance(value, int | str) and not isinstance(value, bool):

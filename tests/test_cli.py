@@ -134,6 +134,13 @@ def test_tuning_says_what_it_chose_and_by_how_much(reverie, tmp_path):
     assert (tmp_path / "runs" / "tune-digits-5-base" / "tune.json").is_file()
 
 
+def test_a_search_that_chose_nothing_ends_as_a_run_that_diverged(reverie):
+    words = ["--method", "base", "--grid", "train.lr=1e30", "--folds", "2", *QUICK, "--set", "stream.take=4"]
+    code, out, _ = reverie("tune", "digits-5", *words)
+    assert code == 1
+    assert "Every point diverged; nothing is chosen." in out
+
+
 def test_help_shows_the_markers_that_a_file_must_hold(reverie):
     assert "<!-- results: NAME -->" in " ".join(reverie("results", "--help")[1].replace("│", " ").split())
 
@@ -273,11 +280,18 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["tune", "digits-5"], "Missing option '--grid'"),
         (["tune", "digits-5", "--grid", "train.lr"], "--grid wants"),
         (["run", "digits-5", "--set", "engine.capture=true", "--device", "cpu"], "engine.capture needs a GPU"),
+        (["run", "digits-5", "--set", "engine.precision=tf32", "--device", "cpu"], "tf32 needs a GPU"),
         (["run", "digits-5", "--set", "train.epochs.x=5"], "train.epochs must be a whole number"),
         (["run", "digits-5", "--set", "stream.take=9"], "stream.take asks for 9 tasks; there are 5"),
         (["run", "digits-5", "--method", "ABD"], "Did you mean 'abd'"),
         (["run", "digits-5", "--out", "/proc/x"], "/proc/x cannot be written: No such file or directory. Choose"),
         (["run", "digits-5", "--out", "/dev/null/x"], "/dev/null/x cannot be written: Not a directory. Choose another"),
+        (["table", "digits-5", "--out", "/dev/null/x"], "cannot be written: Not a directory. Choose another"),
+        (
+            ["bench", "digits-5", "--out", "/dev/null/x.json"],
+            "/dev/null cannot be written: File exists. Choose another",
+        ),
+        (["run", "digits-5", "--checkpoint-every", "-1"], "--checkpoint-every"),
         (["demo", "--out", "/dev/null"], "/dev/null/joint-seed0 cannot be written: Not a directory. Choose another"),
         (
             ["data", "get", "cifar100", "--data", "/dev/null"],

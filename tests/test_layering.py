@@ -127,6 +127,8 @@ def test_settings_win_over_the_preset_and_keep_their_type():
         ("train.momentum=-0.1", "train.momentum must be at least 0 and below 1"),
         ("train.gamma=0", "train.gamma must be above 0"),
         ("dream.lr=0", "dream.lr must be above 0"),
+        ("dream.statistics=-50", "dream.statistics must be 0 or more"),
+        ("train.milestones=[100, -5]", "train.milestones must be 1 or more, each, not -5"),
         ("train.lr=nan", "train.lr must be a finite number"),
         ("train.weight_decay=.inf", "train.weight_decay must be a finite number"),
         ("method.distillation=1e400", "method.distillation must be a finite number"),

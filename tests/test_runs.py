@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import yaml
 from safetensors.torch import load_file
 
 import reverie
-from reverie import disk, experiment, runs
+from reverie import disk, experiment, methods, runs
 from reverie.errors import Interrupted, UserError
 from reverie.journal import Journal
+from reverie.losses import cross_entropy
 from reverie.methods import method_names
+from reverie.methods.base import Keeps, Method
 from reverie.predictions import Predictions
 from reverie.runs import RunObserver, execute
 
@@ -524,6 +527,29 @@ def test_the_upper_bound_is_measured_by_its_own_networks(tiny, finished, tmp_pat
     again = execute(tiny("joint", "stream.take=2"), tmp_path / "again")
     assert again["metrics"]["omega"] == 1
     assert again["upper_bound"]["accuracy_after"] == again["metrics"]["accuracy_after"]
+
+
+class Untaught(Method):
+    """Is handed all tasks so far, as the upper bound is, and learns nothing from them."""
+
+    keeps = Keeps.EVERYTHING
+
+    def first_losses(self, batch):
+        return {"cross_entropy": 0 * cross_entropy(self.classifier(batch.images), batch.labels)}
+
+
+def test_another_method_that_keeps_everything_is_not_the_upper_bound(tiny, whole, finished, tmp_path, monkeypatch):
+    entry = EntryPoint("untaught", f"{__name__}:Untaught", "reverie.methods")
+    monkeypatch.setattr(methods, "entry_points", lambda group: [entry])
+    alone = execute(tiny("untaught", "stream.take=2"), tmp_path / "untaught")
+    assert alone["metrics"]["omega"] is None
+    assert not (tmp_path / "upper-bounds").exists()
+    bound = finished(tiny("joint", "stream.take=2"))
+    again = execute(tiny("untaught", "stream.take=2"), tmp_path / "untaught")
+    assert again["metrics"]["accuracy_after"] == alone["metrics"]["accuracy_after"]
+    assert max(again["metrics"]["accuracy_after"]) < min(bound["metrics"]["accuracy_after"])
+    assert again["metrics"]["omega"] < 1
+    assert again["metrics"]["forgetting"] is None  # a fresh network each time
 
 
 def test_the_upper_bound_is_trained_once_and_found_by_other_splits(tiny, finished, tmp_path):

@@ -57,6 +57,12 @@ def test_a_figure_of_nought_counts():
     assert row.values("forgetting") == [0.0, 0.25]
 
 
+def test_what_is_not_known_for_all_seeds_is_no_mean_over_some():
+    (row,) = tables.rows_of([result("abd", 0.5, omega=0.8), result("abd", 0.7, seed=1)])
+    assert row.cells()[3] == "–"
+    assert row.values("final_accuracy") == [0.5, 0.7]
+
+
 def test_what_is_not_known_is_a_dash():
     assert tables.rows_of([result("joint", 0.9, omega=1.0)])[0].cells() == [
         "Upper Bound",
@@ -184,6 +190,11 @@ def test_tables_in_a_text_are_made_of_result_files_alone(tmp_path):
     assert "old" not in lines
     assert lines[4] == "| Upper Bound | 90.0 | 90.0 | – | – | 10 | 0 |"
     assert lines[5] == "| ABD | 60.0 ± 14.1 | 60.0 ± 14.1 | – | 25.0 ± 0.0 | 10 | 0, 1 |"
+
+
+def test_a_text_without_a_table_is_not_said_to_be_renewed(tmp_path):
+    with pytest.raises(UserError, match="no table in it to renew"):
+        tables.rewritten("<!-- result: digits-5 -->\n<!-- /results -->", tmp_path)
 
 
 def test_the_papers_figure_stands_beside_ours_where_the_experiment_is_the_papers(tmp_path):

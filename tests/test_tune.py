@@ -190,6 +190,7 @@ def test_axes():
         (["evaluate={top: 1},{top: 5}"], [], 3, "evaluate decides what is judged, so it cannot be tuned"),
         (["train.lrr=1"], [], 3, "Did you mean 'train.lr'"),
         (["train.lr=0.1,0.2", "train.lr=0.3"], [], 3, "train.lr is given twice"),
+        (["train.lr=0.1,0.2"], ["train={lr: 0.3}"], 3, "train.lr is both set and tried"),
         (["coreset.size=10,20"], [], 3, "coreset.size=10 or coreset.size=20 .* 'base' does not use that setting"),
         (["train.lr=0.1,0.10"], [], 3, "the values are equal"),
         (["train.lr=0.1"], [], 500, "fewer than 500 training images"),

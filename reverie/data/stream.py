@@ -136,6 +136,8 @@ def class_order(order: str | Sequence[int], classes: int, seed: int) -> list[int
     if not isinstance(order, str):
         if len(set(order)) != len(order) or not set(order) <= set(range(classes)):
             raise UserError(f"stream.order must name each class once, by its number from 0 to {classes - 1}.")
+        if not order:
+            raise UserError("stream.order must name at least one class.")
         return list(order)
     if order == "natural":
         return list(range(classes))
@@ -169,6 +171,8 @@ def task_sizes(split: int | str | Sequence[int], classes: int) -> list[int]:
         sizes = [classes // split] * split
     else:
         sizes = list(split)
-    if not sizes or min(sizes) < 1 or sum(sizes) > classes:
+    if not sizes or min(sizes) < 1:
+        raise UserError(f"stream.split {split!r} has a task without classes.")
+    if sum(sizes) > classes:
         raise UserError(f"stream.split asks for {sum(sizes)} classes in {len(sizes)} tasks; there are {classes}.")
     return sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -49,6 +50,15 @@ def methods_that_load() -> list[str]:
     return found
 
 
+def _check_options(options: type) -> None:
+    """A method of its own accord: `--methods all` sets nothing. And `method.name` is which method it is."""
+    for field in dataclasses.fields(options):
+        if field.name == "name":
+            raise TypeError("an option cannot be called 'name'")
+        if field.default is field.default_factory is dataclasses.MISSING:
+            raise TypeError(f"the option {field.name!r} has no default")
+
+
 def find_method(name: str) -> type[Method]:
     """The class behind a name. Only then is its file loaded, and torch with it."""
     if name in BUILT_IN:
@@ -63,6 +73,7 @@ def find_method(name: str) -> type[Method]:
                 other: type[Method] = entry.load()
                 if not (isinstance(other, type) and issubclass(other, Method)):
                     raise TypeError(f"{other!r} is no subclass of reverie.methods.base.Method")
+                _check_options(other.Options)
             except Exception as error:  # somebody else's code
                 package = entry.dist.name if entry.dist else "another package"
                 why = f"{type(error).__name__}: {error}"

@@ -33,7 +33,7 @@ def test_natural_order_and_a_list():
     assert class_order([2, 0], 4, seed=3) == [2, 0]
 
 
-@pytest.mark.parametrize("order", ["sorted", "seed:x", [0, 0, 1], [0, 9]])
+@pytest.mark.parametrize("order", ["sorted", "seed:x", [0, 0, 1], [0, 9], []])
 def test_an_order_that_makes_no_sense_is_refused(order):
     with pytest.raises(UserError, match=r"stream\.order"):
         class_order(order, 4, seed=0)
@@ -56,6 +56,12 @@ def test_splits():
 def test_a_split_that_does_not_fit_is_refused(split, classes):
     with pytest.raises(UserError):
         task_sizes(split, classes)
+
+
+def test_a_task_without_classes_is_named_as_such():
+    for split in ([5, 0, 5], "5+0x3+0"):
+        with pytest.raises(UserError, match="has a task without classes"):
+            task_sizes(split, 10)
 
 
 def test_a_task_has_its_own_classes_with_labels_in_learned_order():

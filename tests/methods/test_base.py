@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -231,6 +232,34 @@ def test_a_broken_method_of_another_package_hides_none_of_the_others(monkeypatch
     assert {entry.method for entry in grid.entries_for("digits-5", ["all"])} == {*BUILT_IN}
     with pytest.raises(UserError, match="cannot be loaded"):
         methods.find_method("gone")
+
+
+class NamesItself(Method):
+    @dataclass(frozen=True)
+    class Options:
+        name: str = "x"
+
+
+class Demands(Method):
+    @dataclass(frozen=True)
+    class Options:
+        share: float
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("NamesItself", "an option cannot be called 'name'"), ("Demands", "the option 'share' has no default")],
+)
+def test_options_that_no_run_could_have_are_refused(monkeypatch, what, message):
+    from importlib.metadata import EntryPoint
+
+    from reverie import methods
+
+    entry = EntryPoint("odd", f"{__name__}:{what}", "reverie.methods")
+    monkeypatch.setattr(methods, "entry_points", lambda group: [entry])
+    assert methods.methods_that_load() == [*BUILT_IN]
+    with pytest.raises(UserError, match=f"'odd' .* cannot be loaded: TypeError: {message}"):
+        methods.find_method("odd")
 
 
 @pytest.mark.parametrize("what", ["json", "json:loads", "pathlib:Path"])
