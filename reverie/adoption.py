@@ -14,6 +14,7 @@ from reverie.config import ADOPTED, Config, DataConfig, NetConfig
 from reverie.errors import UserError, explaining
 from reverie.learner import TaskLearner
 from reverie.methods.base import Keeps, count_bytes
+from reverie.names import in_order
 from reverie.nets import adopt as nets
 from reverie.nets import library
 from reverie.nets.backbone import LIBRARIES
@@ -56,10 +57,11 @@ def adopt_file(
 
 @explaining("read", "Choose another file of class names.")
 def read_names(file: Path) -> list[str]:
-    """Class names in the order of the network's outputs: one a line, or a list in JSON."""
+    """Class names in the order of the network's outputs: one a line, or in JSON a list or a mapping of labels."""
     try:
         text = file.read_text("utf-8-sig").strip()
-        names = json.loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines()]
+        lines = [line.strip() for line in text.splitlines()]
+        names = in_order(json.loads(text)) if text.startswith(("[", "{")) else lines
     except ValueError as error:
         raise UserError(f"{file} holds neither a name a line nor a list in JSON: {error}.") from None
     if not names or not all(isinstance(name, str) and name for name in names):

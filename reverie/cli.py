@@ -109,6 +109,7 @@ def main() -> None:
     """Run the command; a person's mistake ends in a message and exit code 2, never in a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
+    logging.raiseExceptions = False  # where nothing can be written, no traceback can
     try:
         app()
     except UserError as error:

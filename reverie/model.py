@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -156,9 +157,10 @@ class Learner:
         """
         from reverie.answer import predict
 
-        if reject is True and self.saved.rejection is None:
+        own = isinstance(reject, bool | np.bool_)
+        if own and reject and self.saved.rejection is None:
             raise UserError("This model has no threshold of its own; say one, such as reject=0.7.")
-        threshold = self.saved.rejection if reject is True else reject or None
+        threshold = (self.saved.rejection if reject else None) if own else reject and float(reject)
         return predict(self.task_learner, self._shown(images), top=top, reject=threshold)
 
     def evaluate(

@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address, _, query = self.path.partition("?")
-        if (self.headers.get("Host") or "").rpartition(":")[0] not in _NAMES:
+        if (self.headers.get("Host") or "").partition(":")[0] not in _NAMES:
             self._answer(403, "text/plain", "Only this machine is answered.")
         elif address == "/":
             self._answer(200, "text/html", whole_page(self.server.watched.look(), watching=True))

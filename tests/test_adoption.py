@@ -22,6 +22,7 @@ from reverie.learner import TaskLearner
 
 MEAN, STD = (0.3,) * 3, (0.37,) * 3
 NAMES = ["zero", "one", "two"]
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def digits(part: str, *classes: int) -> MemoryImages:
@@ -161,6 +162,28 @@ def test_a_file_can_be_known_again_and_the_card_claims_no_teaching(tmp_path):
     assert all(torch.equal(value, again[name]) for name, value in adopted.classifier.state_dict().items())
 
 
+@pytest.mark.parametrize("further_heads", [True, False])
+def test_a_network_that_normalises_anew_and_may_have_further_heads_answers_as_it_did(further_heads, tmp_path):
+    """As torchvision builds GoogLeNet for its own weights: it is shown what ImageNet's numbers normalise."""
+    from torchvision.models import googlenet
+
+    theirs = googlenet(num_classes=3, aux_logits=further_heads, transform_input=True, init_weights=False).eval()
+    for layer in theirs.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight)  # larger than usual: no image looks like another to it
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    learner = adopt_file("googlenet", tmp_path / "w.pth", NAMES, size=64)
+    learner.save(tmp_path / "model")
+    pixels = torch.rand(4, 3, 64, 64)
+    mean, deviation = (torch.tensor(numbers).view(3, 1, 1) for numbers in IMAGENET)
+    with torch.no_grad():
+        expected = theirs((pixels - mean) / deviation)
+        assert expected.std(0).min() > 1e-2
+        for classifier in (learner.classifier, model_io.load(tmp_path / "model").classifier):
+            answers = classifier((pixels - 0.5) / 0.5)
+            torch.testing.assert_close(answers, expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -187,17 +210,19 @@ def test_what_does_not_fit_is_refused(weights, settings, message):
     [
         ("zero\none \n two\n\n", NAMES),
         (json.dumps(NAMES), NAMES),
+        (json.dumps({str(label): NAMES[label] for label in (2, 0, 1)}), NAMES),
         ("\ufeffä b\n🙂\n", ["ä b", "🙂"]),
         ("a\n\nb\n", None),
         ("[1, 2]", None),
         ("[broken", None),
+        ('{"1": "one"}', None),
         ("", None),
     ],
 )
 def test_names_are_read_from_lines_or_json(tmp_path, content, names):
     (tmp_path / "names.txt").write_text(content, encoding="utf-8")
     if names is None:
-        with pytest.raises(UserError, match=r"names\.txt"):
+        with pytest.raises(UserError, match=r"names\.txt|mapping of class names"):
             read_names(tmp_path / "names.txt")
     else:
         assert read_names(tmp_path / "names.txt") == names

@@ -138,6 +138,8 @@ def test_it_rejects_by_its_own_threshold_or_by_another(learner):
     sure = [answer.probabilities[0] for answer in learner.predict(noise)]
     threshold = learner.saved.rejection
     assert [answer.rejected for answer in learner.predict(noise, reject=True)] == [p < threshold for p in sure]
+    assert learner.predict(noise, reject=np.True_) == learner.predict(noise, reject=True)
+    assert learner.predict(noise, reject=np.False_) == learner.predict(noise)
     assert all(answer.rejected for answer in learner.predict(noise, reject=1.1))
     learner.saved.rejection = None
     with pytest.raises(UserError, match="no threshold of its own"):

@@ -125,6 +125,9 @@ def find_files(root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]
 
 def _parts(root: Path) -> list[str]:
     """`train` and `test` (or `val`), `train` alone, or none where the folders are classes. What is both is refused."""
+    for folder in folders_in(root):
+        if folder.name not in PARTS and folder.name.lower() in PARTS and _holds_classes(folder):
+            raise UserError(f"{folder} holds folders: rename it to {folder.name.lower()!r}, if these are classes.")
     found = [name for name in PARTS if _holds_classes(root / name)]
     if not found:
         return []
@@ -175,7 +178,7 @@ def class_folders(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX")))
+    entries = sorted(entry for entry in folder.iterdir() if not _hidden(entry.name))
     for link in (entry for entry in entries if entry.is_symlink()):
         if not link.exists():
             log.warning("%s is a link that leads nowhere; left out.", link)
@@ -184,18 +187,23 @@ def folders_in(folder: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir()]
 
 
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "__MACOSX"))
+
+
 def files_below(folder: Path) -> list[Path]:
-    """All files below it. A folder that may not be read is an error, not an empty one."""
+    """All files below it but hidden ones. A folder that may not be read is an error, not an empty one."""
 
     def refuse(error: OSError) -> None:
         raise error
 
     found = []
     for below, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not _hidden(name)]
         for link in (inner for inner in (Path(below, name) for name in (*folders, *names)) if inner.is_symlink()):
             if not link.is_file():
                 log.warning("%s is a link that leads nowhere or to a folder; left out.", link)
-        found += [Path(below, name) for name in names if not name.startswith(".")]
+        found += [Path(below, name) for name in names if not _hidden(name)]
     return sorted(file for file in found if file.is_file())
 
 

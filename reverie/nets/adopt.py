@@ -73,6 +73,8 @@ def find_head(module: nn.Module, images: Tensor) -> tuple[str, Tensor]:
             handle.remove()
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
         raise UserError(f"{type(module).__name__} must give one row of logits for each image, and nothing else.")
+    if not logits.isfinite().all():
+        raise UserError(f"{type(module).__name__} answers with what are no numbers. Are its weights damaged?")
     for path, layer in linear.items():
         if layer in made and made[layer].shape == logits.shape and torch.equal(made[layer], logits):
             return path, logits
@@ -101,6 +103,8 @@ def _preprocessing(
     mean, std = _numbers(mean), _numbers(std)
     if not mean or len(mean) != len(std) or min(std) <= 0:
         raise UserError("Mean and std must have a number for each channel, and no std may be 0 or less.")
+    if len(mean) not in (1, 3):
+        raise UserError(f"Images have one channel or three, not {len(mean)}.")
     if not isinstance(size, int) or size < 1:
         raise UserError(f"The size of the images is a number of pixels, not {size!r}.")
     if max(mean) > 1:

@@ -11,8 +11,10 @@ from torch import nn
 
 from reverie.errors import UserError, did_you_mean, first_line
 from reverie.nets.backbone import Architecture, Headless, answers
+from reverie.nets.weights import FURTHER_HEADS
 
 PRETRAINED_CLASSES = 1000  # what both libraries build, if they are not told otherwise
+RESCALING = ("googlenet", "inception_v3")  # torchvision's: with its own weights they undo ImageNet's normalisation
 
 
 def library_backbone(wanted: Architecture, channels: int, size: int | None = None) -> Headless:
@@ -38,9 +40,13 @@ def build(wanted: Architecture, channels: int, classes: int = PRETRAINED_CLASSES
             made = _timm().create_model(wanted.name, num_classes=classes, in_chans=channels, **sized)
         else:
             sized = {"image_size": size} if size else {}
+            if wanted.name in RESCALING:
+                sized["init_weights"] = True  # as is usual; left open, they warn that it will change
             made = _torchvision().get_model(wanted.name, weights=None, num_classes=classes, **sized)
             if hasattr(made, "aux_logits"):
-                made.aux_logits = False  # further heads of GoogLeNet and Inception, for their first training alone
+                made.aux_logits = False
+                for head in FURTHER_HEADS:
+                    setattr(made, head, None)
             if channels != 3:
                 _change_channels(made, channels, wanted)
     except (TypeError, ValueError, RuntimeError, AssertionError, ZeroDivisionError) as error:
@@ -81,6 +87,8 @@ def usual_preprocessing(wanted: Architecture) -> tuple[int, tuple[float, ...], t
         settings = _timm().get_pretrained_cfg(wanted.name)
         return settings.input_size[-1], tuple(settings.mean), tuple(settings.std)
     transforms = _torchvision().get_model_weights(wanted.name).DEFAULT.transforms()
+    if wanted.name in RESCALING:
+        return transforms.crop_size[0], (0.5,) * 3, (0.5,) * 3
     return transforms.crop_size[0], tuple(transforms.mean), tuple(transforms.std)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,13 +19,15 @@ from reverie.errors import UserError, explaining
 from reverie.nets.backbone import Backbone, Headless
 
 NESTS = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights in what they save
+FURTHER_HEADS = ("aux1", "aux2", "AuxLogits")  # of GoogLeNet and Inception, for their first training alone
 WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every name, by DataParallel, torch.compile and Lightning users
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """A state dict, from a .safetensors file or from one that torch.save wrote, whatever it is wrapped in."""
     try:
-        found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):
+            found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from None
     except pickle.UnpicklingError as error:
@@ -34,7 +37,12 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             f"{file} holds more than weights, and reading it would run code. Where the model was made, save its "
             "weights alone: torch.save(model.state_dict(), file)."
         ) from None
-    except (SafetensorError, EOFError, RuntimeError, ValueError, KeyError):
+    except (SafetensorError, EOFError, RuntimeError, ValueError, KeyError) as error:
+        if "TorchScript" in str(error):
+            raise UserError(
+                f"{file} is a TorchScript program. Save its weights alone: "
+                "torch.save(torch.jit.load(file).state_dict(), other_file)."
+            ) from None
         raise _damaged(file) from None
     for nest in NESTS:
         if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):
@@ -54,11 +62,14 @@ def fingerprint(file: Path) -> str:
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
     """Every weight must be there and fit. `file` is where they are from, for messages."""
     own = module.state_dict()
+    further = {name for name in weights if name not in own and name.partition(".")[0] in FURTHER_HEADS}
+    weights = {name: value for name, value in weights.items() if name not in further}
     missing = [name for name in own if name not in weights and not name.endswith("num_batches_tracked")]
     surplus = [name for name in weights if name not in own]
     misfits = [name for name in own if name in weights and own[name].shape != weights[name].shape]
     if missing or surplus:
-        what = f"has no {_some(missing)}" if missing else f"has {_some(surplus)} besides"
+        lacks = f"has no {_some(missing)}" if missing else ""
+        what = ", but ".join(filter(None, [lacks, f"has {_some(surplus)} besides" if surplus else ""]))
         raise UserError(f"The weights in {file} are not of this network ({type(module).__name__}): the file {what}.")
     if misfits:
         first = misfits[0]

@@ -240,6 +240,20 @@ def test_images_beside_the_parts_that_have_no_class_are_left_aside_aloud(photos,
     assert "contest/val is left aside" in caplog.text
 
 
+def test_parts_with_capitals_are_not_taken_for_classes(photos, tmp_path):
+    for part in ("Train", "Test"):
+        shutil.copytree(photos, tmp_path / "set" / part)
+    with pytest.raises(UserError, match=r"Test holds folders: rename it to 'test', if these are classes"):
+        read_folder(tmp_path / "set", size=16)
+
+
+def test_what_lies_in_hidden_folders_is_nobodys_business(photos):
+    shutil.copytree(photos / "banana", photos / "apple" / ".ipynb_checkpoints")
+    shutil.copytree(photos / "banana", photos / "apple" / "more" / "__MACOSX")
+    data = read_folder(photos, size=16)
+    assert len(data.train) + len(data.test) == 36
+
+
 def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
     """Three images and what a file manager left beside them: one of the three is held out."""
     for file in sorted((photos / "apple").iterdir())[3:]:

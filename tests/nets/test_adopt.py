@@ -134,6 +134,12 @@ class Softmax(Own):
         return super().forward(x).softmax(1)
 
 
+def damaged() -> Own:
+    made = Own()
+    nn.init.constant_(made.out.bias, float("nan"))
+    return made
+
+
 class Cosine(nn.Linear):
     def forward(self, x):
         return nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(self.weight))
@@ -172,6 +178,7 @@ class LayerNormed(Own):
     ("module", "message"),
     [
         (Softmax(), "does not end in a linear layer"),
+        (damaged(), "answers with what are no numbers"),
         (nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 5, 8), nn.Flatten()), "does not end in a linear layer"),
         (WithCosine(), "does more than multiply features"),
         (Auxiliary(), "further outputs in training"),
@@ -201,6 +208,7 @@ def test_networks_without_batchnorm_are_refused(name):
         (["a", "b", "a", "c", "d"], (0.3,), (0.4,), "'a' is there 2 times"),
         (NAMES, (0.3,), (0.0,), "no std may be 0"),
         (NAMES, (0.3, 0.3), (0.4,), "a number for each channel"),
+        (NAMES, (0.3,) * 4, (0.4,) * 4, "one channel or three, not 4"),
         (NAMES, torch.tensor([123.7]), torch.tensor([58.4]), "Divide by 255"),
     ],
 )

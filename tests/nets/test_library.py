@@ -54,9 +54,9 @@ def test_images_that_are_too_small_are_refused_before_anything_is_trained():
 
 
 def test_further_heads_are_switched_off():
-    with pytest.warns(FutureWarning):
-        made = make_backbone("torchvision/googlenet", 3)
+    made = make_backbone("torchvision/googlenet", 3)
     assert made.train()(torch.randn(2, 3, 64, 64)).shape == (2, 1024)
+    assert not [name for name in made.state_dict() if "aux" in name]
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,6 @@ def test_usual_sizes_and_normalisations_are_those_of_the_librarys_weights():
     assert usual_preprocessing(Architecture("torchvision", "efficientnet_b1"))[0] == 240
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert usual_preprocessing(Architecture("torchvision", "resnet18")) == (224, *imagenet)
+    assert usual_preprocessing(Architecture("torchvision", "inception_v3")) == (299, (0.5,) * 3, (0.5,) * 3)
     assert usual_preprocessing(Architecture("timm", "resnet10t")) == (176, *imagenet)
     assert usual_preprocessing(Architecture("timm", "test_resnet")) == (160, (0.5,) * 3, (0.5,) * 3)

@@ -83,6 +83,14 @@ def test_a_file_that_holds_no_state_dict_is_an_error(tmp_path, content):
         read_weights(tmp_path / "w.pth")
 
 
+def test_a_torchscript_program_is_named_as_one_without_a_warning(tmp_path, recwarn):
+    torch.jit.trace(net().eval(), torch.randn(1, 1, 8, 8)).save(tmp_path / "w.pt")
+    recwarn.clear()
+    with pytest.raises(UserError, match=r"is a TorchScript program\. Save its weights alone"):
+        read_weights(tmp_path / "w.pt")
+    assert not recwarn
+
+
 def test_weights_of_another_network_are_refused_by_name_and_shape(tmp_path):
     file, module = tmp_path / "w.pth", net()
     state = module.state_dict()
@@ -90,6 +98,10 @@ def test_weights_of_another_network_are_refused_by_name_and_shape(tmp_path):
         load_weights(module, {name: value for name, value in state.items() if not name.startswith("0")}, file)
     with pytest.raises(UserError, match=r"the file has 7.weight besides"):
         load_weights(module, {**state, "7.weight": torch.zeros(1)}, file)
+    with pytest.raises(
+        UserError, match=r"the file has no 0\.weight and 7 more, but has net\.0\.weight and 8 more besides"
+    ):
+        load_weights(module, {**{f"net.{name}": value for name, value in state.items()}, "loss": torch.ones(3)}, file)
     with pytest.raises(UserError, match=r"0.weight is \[2, 3, 3, 3\] there, and \[2, 1, 3, 3\] in this"):
         load_weights(module, {**state, "0.weight": torch.zeros(2, 3, 3, 3)}, file)
 
