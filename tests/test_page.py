@@ -52,7 +52,7 @@ def test_a_table_is_drawn_whole_with_no_complaint_and_no_request(browser, table_
     page = browser.open(table_page)
     marks = page.ask(MARKS)
     assert marks.pop("A_N by method") == [3, 0]
-    assert marks.pop("Omega by method") == [3, 0]
+    assert marks.pop("Omega by method") == [2, 0]  # one of the seeds of Base has no upper bound
     assert marks.pop("Accuracy by task") == [9, 3]  # three methods, three tasks
     assert marks.pop("Omega by task") == [9, 3]
     assert marks.pop("Accuracy against cost") == [3, 0]

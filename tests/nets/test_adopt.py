@@ -136,7 +136,7 @@ class Softmax(Own):
 
 def damaged() -> Own:
     made = Own()
-    nn.init.constant_(made.out.bias, float("nan"))
+    nn.init.constant_(made.out.weight, float("nan"))
     return made
 
 
