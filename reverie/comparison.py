@@ -116,8 +116,7 @@ def _curves_of_rows(rows: Sequence[Row], runs: Sequence[Evidence], styles: Mappi
     for run in runs:
         if not run.finished and any(value is not None for value in run.accuracy_after):
             accuracy[f"{run.name} (unfinished)"] = [run.accuracy_after]
-    omega = {row.title: [v for r in row.results if (v := r["metrics"]["omega_up_to"])] for row in rows}
-    omega = {title: its for title, its in omega.items() if its}
+    omega = {row.title: [r["metrics"]["omega_up_to"] for r in row.results] for row in rows if row.values("omega")}
     about = "Over all classes seen so far; the shaded band is the range over seeds."
     figures = []
     if accuracy:
