@@ -32,7 +32,7 @@ def test_a_table_puts_methods_side_by_side_the_upper_bound_first(small_table):
     assert len(shown["Time a batch"].drawing["categories"]) == 3
     styles = {series["name"]: series["style"] for series in shown["Accuracy by task"].drawing["series"]}
     assert len(set(styles.values())) == 3
-    assert styles == {series["name"]: series["style"] for series in shown["Omega by task"].drawing["series"]}
+    assert all(styles[series["name"]] == series["style"] for series in shown["Omega by task"].drawing["series"])
     assert {methods[n] for n in range(3)} <= set(shown)  # a matrix of each
 
 
