@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage check-long format clean
+.PHONY: demo test coverage check-long check-oldest format clean
 
 demo: .venv/demo.done
 	$(BIN)/reverie demo
@@ -21,12 +21,18 @@ coverage: .venv/dev.done
 check-long: .venv/dev.done
 	$(BIN)/pytest -m long
 
+# With the oldest versions that pyproject.toml allows, in an environment of their own.
+check-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[dev]'
+	.venv-oldest/bin/pytest -m "not long and not gpu" -n 2 --dist worksteal
+
 format: .venv/dev.done
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "reverie needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'

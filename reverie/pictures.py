@@ -59,7 +59,7 @@ def _font(size: int) -> Font:
     """One that comes with matplotlib and has the letters of many languages; Pillow's own has those of English."""
     found = importlib.util.find_spec("matplotlib")
     file = Path(found.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf" if found and found.origin else Path()
-    return ImageFont.truetype(file, size) if file.is_file() else ImageFont.load_default(size)
+    return ImageFont.truetype(str(file), size) if file.is_file() else ImageFont.load_default(size)
 
 
 def _drawable(name: str, number: int, font: Font) -> str:

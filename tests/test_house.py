@@ -1,7 +1,11 @@
-"""The map of the house in CONTRIBUTING.md is true: every room is on it, and nothing lower imports anything higher."""
+"""The map of the house in CONTRIBUTING.md is true: every room is on it, and nothing lower imports anything higher.
+
+And `make check-oldest` is about the versions that pyproject.toml allows.
+"""
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import reverie
@@ -43,3 +47,16 @@ def test_nothing_lower_imports_anything_higher():
         if down.get(room, 99) < down[here]
     ]
     assert not wrong
+
+
+def test_the_oldest_versions_that_are_tried_are_the_oldest_that_are_allowed():
+    project = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text())["project"]
+    extras = [project["optional-dependencies"][name] for name in ("timm", "tensorboard", "export")]
+    needed = [line.split(">=") for lines in (project["dependencies"], *extras) for line in lines]
+    pins = re.findall(r"^(\S+)==(\S+)$", (HOUSE.parent / "constraints-oldest.txt").read_text(), re.MULTILINE)
+    tried = {name: tuple(map(int, number.split("."))) for name, number in pins}
+    allowed: dict[str, tuple[int, ...]] = {}
+    for name, number in needed:
+        allowed[name] = max(allowed.get(name, ()), tuple(map(int, number.split("."))))
+    allowed["torchvision"] = (0, 22)  # the one that belongs to this torch
+    assert {name: number[: len(allowed[name])] for name, number in tried.items()} == allowed
