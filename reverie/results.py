@@ -57,11 +57,9 @@ def refreshed(folder: RunFolder, config: Config) -> Result:
         raise UserError(f"{folder.result} is damaged. Delete it to start the run anew.") from None
     if newer:
         raise UserError(f"{folder.result} was written by a newer reverie; please upgrade.")
-    if alone:
-        found = figures(folder, config, result)
-        if found["upper_bound"] is not None:
-            result.update(found)
-            disk.write_json(folder.result, result)
+    if alone and _upper_bound(UpperBounds(folder.path), config, result)[0] is not None:
+        result.update(figures(folder, config, result))
+        disk.write_json(folder.result, result)
     return result
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -271,6 +272,18 @@ def test_a_table_is_of_one_data_set(tmp_path, photos):
     more = Plan.make(entries, [0, 1], "paper", ["train.epochs=1", "train.batch_size=8"], tmp_path / "table")
     with pytest.raises(UserError, match="no sub-folders"):  # told once, before anything is begun
         grid.train(more, Place(data=tmp_path / "empty", device="cpu"), GridObserver())
+
+
+def test_a_finished_run_stands_in_a_table_by_its_result_alone(tmp_path):
+    """Somebody cleaned up, or took only the results along; no upper bound is there that would ask for more."""
+    wanted = plan(tmp_path, ["base"], upper_bound=False)
+    run = wanted.runs[0]
+    runs.execute(run.config, run.folder.path, data=tmp_path, device="cpu")
+    result = run.folder.result.read_bytes()
+    shutil.rmtree(run.folder.predictions(0).parents[1])
+    state = grid.train(wanted, Place(device="cpu"), GridObserver())
+    assert [row.title for section in grid.sections(wanted, state.finished) for row in section.rows] == ["Base"]
+    assert run.folder.result.read_bytes() == result
 
 
 # --- progress
