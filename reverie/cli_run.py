@@ -448,8 +448,11 @@ def _print_result(result: dict[str, Any], folder: Path) -> None:
 
     cells = Row(method_title(result["method"]), [result]).cells()
     print_table(COLUMNS, [cells])
-    after = "  ".join(f"{100 * value:.1f}" for value in result["metrics"]["accuracy_after"])
-    console.print(f"accuracy after each task (%): {after}")
+    after = {"accuracy after each task (%)": result["metrics"]["accuracy_after"]}
+    after["before correction (%)"] = result.get("uncorrected_accuracy_after") or []  # of BiC
+    for name, shares in after.items():
+        if shares:
+            console.print(f"{name}: {'  '.join(f'{100 * share:.1f}' for share in shares)}")
     if cells[COLUMNS.index("Omega")] == DASH:
         console.print(
             f"Omega needs the upper bound: run the same with --method joint, beside {folder}.", soft_wrap=True

@@ -138,7 +138,7 @@ class EvaluateConfig:
 class EngineConfig:
     """Not set: as is best for the device."""
 
-    precision: Literal["fp32", "tf32", "bf16"] | None = None  # bf16: networks in mixed precision, all else in single
+    precision: Literal["fp32", "tf32", "bf16"] | None = None  # bf16: networks in mixed precision
     capture: bool | None = None  # a training step as a CUDA graph
     compile: bool | None = None  # networks and augmentation through torch.compile
 

@@ -49,9 +49,9 @@ class Observer:
 class Engine:
     """Runs phases on one device. A switch that is not given is set as is best for the device.
 
-    `precision`: `bf16` computes networks in mixed precision, losses and dreams in single; `tf32` lets the GPU round the
-    factors of products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked parts go through
-    torch.compile; left open, where there are steps enough for it to pay.
+    `precision`: `bf16` computes networks in mixed precision and losses in single; with it and with `tf32` the GPU may
+    round the factors of single products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked
+    parts go through torch.compile; left open, where there are steps enough for it to pay.
     """
 
     repeats = 1  # how often a phase of the same kind is run: in an experiment, once for each task

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 if TYPE_CHECKING:
     from reverie.data.images import Images
@@ -22,11 +23,15 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Labels in learned order: the true one, those predicted (best first), and the best among the image's own task."""
+    """Labels in learned order: the true one, those predicted (best first), and the best among the image's own task.
+
+    Where the classifier corrects its logits: also those it would have predicted otherwise.
+    """
 
     label: Numbers
     top: Numbers
     local: Numbers | None = None
+    uncorrected: Numbers | None = None
 
     def right(self, top: int = 1) -> NDArray[np.bool_]:
         """Is the true class among the first `top` predicted?"""
@@ -40,20 +45,23 @@ class Predictions:
         """The task of each image, where `sizes` counts classes by task."""
         return np.searchsorted(np.cumsum(sizes), self.label, side="right")
 
+    def before_correction(self) -> Predictions:
+        return self if self.uncorrected is None else replace(self, top=self.uncorrected)
+
     def without_local(self) -> Predictions:
         """For another split of the same classes, in which tasks are others."""
         return replace(self, local=None)
 
     def to_bytes(self) -> bytes:
-        arrays = {"label": self.label, "top": self.top} | ({"local": self.local} if self.local is not None else {})
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(buffer, **arrays)
         return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Predictions:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return cls(arrays["label"], arrays["top"], arrays.get("local"))
+            return cls(arrays["label"], arrays["top"], arrays.get("local"), arrays.get("uncorrected"))
 
 
 def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int | None = None) -> Predictions:
@@ -62,12 +70,19 @@ def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: 
     task = torch.from_numpy(Predictions(label, label[:, None]).tasks(sizes))
     last = torch.tensor(sizes).cumsum(0)[task][:, None]
     first = last - torch.tensor(sizes)[task][:, None]
-    top, local, row = [], [], 0
+    top, local, uncorrected, row = [], [], [], 0
     for logits in learner.logits(test, batch_size):
         rows = slice(row, row + len(logits))
         row += len(logits)
         classes = torch.arange(logits.shape[1])
         own = (classes >= first[rows]) & (classes < last[rows])
-        top.append(logits.topk(min(TOP, logits.shape[1])).indices)
+        top.append(_best(logits))
         local.append(logits.masked_fill(~own, -torch.inf).argmax(dim=1))
-    return Predictions(label, *(torch.cat(part).numpy().astype(np.int32) for part in (top, local)))
+        if learner.classifier.corrected:
+            uncorrected.append(_best(learner.classifier.before_correction(logits)))
+    parts = [part for part in (top, local, uncorrected) if part]
+    return Predictions(label, *(torch.cat(part).numpy().astype(np.int32) for part in parts))
+
+
+def _best(logits: Tensor) -> Tensor:
+    return logits.topk(min(TOP, logits.shape[1])).indices

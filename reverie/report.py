@@ -121,6 +121,8 @@ def _curves_of_run(run: Evidence) -> list[Figure]:
     if run.result is not None and run.result["upper_bound"] is not None:
         shown["upper bound's accuracy"] = run.result["upper_bound"]["accuracy_after"]
         shown["Omega"] = run.result["metrics"]["omega_up_to"] or []
+    if run.result is not None and run.result.get("uncorrected_accuracy_after"):
+        shown["accuracy before correction"] = run.result["uncorrected_accuracy_after"]
     if not any(value is not None for value in run.accuracy_after):
         return []
     about = "Over all classes seen so far. Omega is the mean share of the upper bound's accuracy up to a task."

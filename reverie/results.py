@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -44,8 +44,16 @@ def figures(folder: RunFolder, config: Config, facts: Mapping[str, Any]) -> dict
         "metrics": asdict(summary),
         "accuracy_matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
         "test_images": images,
+        "uncorrected_accuracy_after": _uncorrected(judged, top),
         "upper_bound": {"accuracy_after": offline, "keys": keys} if offline else None,
     }
+
+
+def _uncorrected(judged: Sequence[Predictions], top: int) -> list[float] | None:
+    """The accuracy if logits were not corrected, which no first task does; none where they never are."""
+    if all(predictions.uncorrected is None for predictions in judged):
+        return None
+    return [predictions.before_correction().accuracy(top) for predictions in judged]
 
 
 def refreshed(folder: RunFolder, config: Config) -> Result:

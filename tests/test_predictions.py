@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from reverie.predictions import Predictions
 
 
-def make(labels, tops, local=None):
-    as_numbers = [np.array(x, np.int32) if x is not None else None for x in (labels, tops, local)]
+def make(labels, tops, local=None, uncorrected=None):
+    as_numbers = [np.array(x, np.int32) if x is not None else None for x in (labels, tops, local, uncorrected)]
     return Predictions(*as_numbers)
 
 
@@ -31,4 +31,13 @@ def test_bytes_and_back():
     again = Predictions.from_bytes(p.to_bytes())
     assert again.local.tolist() == [3, 0]
     assert again.top.tolist() == [[3, 0], [0, 1]]
+    assert again.uncorrected is None
+    assert again.before_correction() is again
     assert Predictions.from_bytes(p.without_local().to_bytes()).local is None
+
+
+def test_what_a_corrected_classifier_would_have_said_is_kept_beside():
+    p = make([3, 1], [[3, 0], [0, 1]], [3, 0], [[0, 3], [1, 0]])
+    again = Predictions.from_bytes(p.to_bytes())
+    assert again.right().tolist() == [True, False]
+    assert again.before_correction().right().tolist() == [False, True]

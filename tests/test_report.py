@@ -67,6 +67,14 @@ def test_a_task_that_is_known_better_than_ever_has_forgotten_less_than_nothing(s
     assert (bars["categories"], bars["series"][0]["values"]) == (["task 2"], [-10])
 
 
+def test_where_logits_are_corrected_the_accuracy_before_is_shown_beside(small_table):
+    run = Evidence.of(small_table / "abd-seed0")
+    shown = report.of_run(replace(run, result={**run.result, "uncorrected_accuracy_after": [0.9, 0.6, 0.5]}))
+    curves = {s["name"]: s["points"] for s in figures(shown)["Accuracy and Omega by task"].drawing["series"]}
+    assert [y for _, y in curves["accuracy before correction"]] == [90, 60, 50]
+    assert "accuracy before correction" not in str(report.of_run(run))
+
+
 def test_the_upper_bound_forgets_nothing(small_table):
     (chapter,) = report.make([small_table / "joint-seed0"]).chapters
     assert "Accuracy matrix" in figures(chapter)

@@ -157,6 +157,9 @@ def test_every_method_learns_three_tasks(tiny, whole, method):
     _, result = whole(tiny(method, THREE, *(SMALL_VAE if method == "dgr" else ())))
     assert 0 <= result["metrics"]["final_accuracy"] <= 1
     assert len(result["metrics"]["accuracy_after"]) == 3
+    before = result["uncorrected_accuracy_after"]
+    assert (before is not None) == (method == "bic")
+    assert before is None or before[0] == result["metrics"]["accuracy_after"][0]
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias.to(self.bias)]))
 
     def forward(self, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):  # small, and losses deserve exact logits
+        with torch.autocast(features.device.type, enabled=False):  # small, and losses deserve better logits
             return F.linear(features, self.weight, self.bias)
 
 
@@ -163,6 +163,16 @@ class Classifier(nn.Module):
         if self.factor is None or self.shift is None:
             return logits
         return self.factor * logits + self.shift
+
+    @property
+    def corrected(self) -> bool:
+        return self.factor is not None
+
+    def before_correction(self, logits: Tensor) -> Tensor:
+        """What the head itself had said, from corrected logits."""
+        if self.factor is None or self.shift is None:
+            return logits
+        return (logits - self.shift.to(logits)) / self.factor.to(logits)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.features(images))

@@ -8,6 +8,7 @@ from reverie.data.images import MemoryImages
 from reverie.experiment import preprocessing
 from reverie.learner import LearnerObserver, TaskLearner
 from reverie.methods.bic import Correction
+from reverie.predictions import judge
 from tests import by_hand
 
 
@@ -145,6 +146,17 @@ def test_corrections_accumulate_one_a_task_and_change_predictions(learned, tiny_
     raw = torch.cat(list(learned.logits(test)))
     torch.testing.assert_close(with_correction, factor * raw + shift)
     assert not torch.equal(with_correction.argmax(1), raw.argmax(1))
+
+
+def test_predictions_are_kept_corrected_and_as_they_were_before(learned, tiny_stream):
+    """The released code predicts without its corrections: so both can be compared."""
+    kept = judge(learned, tiny_stream[:3].test(), [2, 2, 2])
+    test = tiny_stream[:3].test()
+    assert kept.top.tolist() == torch.cat(list(learned.logits(test))).topk(5).indices.tolist()
+    learned.classifier.factor = learned.classifier.shift = None
+    assert kept.uncorrected.tolist() == torch.cat(list(learned.logits(test))).topk(5).indices.tolist()
+    assert kept.accuracy() != kept.before_correction().accuracy()
+    assert judge(learned, test, [2, 2, 2]).uncorrected is None
 
 
 def test_corrections_survive_saving_and_loading(learned, tiny_stream, tmp_path):
