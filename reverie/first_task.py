@@ -59,6 +59,7 @@ class FirstTask(LearnerObserver):
         self._claim: IO[str] | None = None  # to train it: other runs wait for it meanwhile
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
+        self._seconds = 0.0  # until then
 
     def __enter__(self) -> FirstTask:
         return self
@@ -142,6 +143,7 @@ class FirstTask(LearnerObserver):
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
             synchronise(self.journal.device)
+            self._seconds = self.journal.seconds_so_far()  # what comes after the last step, every run does itself
             self._snapshot = disk.state_bytes(snapshot())  # at once: what a captured step has in memory goes with it
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
@@ -152,7 +154,7 @@ class FirstTask(LearnerObserver):
         epochs = [event for event in events if (event["event"], event.get("task"), event.get("phase")) == here]
         entry = {
             "trained_by": self.session.pop("keeping")[4],
-            "seconds": self.journal.seconds[self.task.index][phase.name],
+            "seconds": self._seconds,
             "epochs": [{name: event[name] for name in ("epoch", "lr", "losses")} for event in epochs],
             "session": self.session,
         }

@@ -48,6 +48,7 @@ class Entry:
     method: str
     settings: tuple[str, ...] = ()
     title: str = ""
+    table: str = ""  # of the paper, if it is a row of one
 
     @property
     def name(self) -> str:
@@ -130,9 +131,11 @@ def entries_of_paper(
     entries, missing = [], []
     for preset in presets or table.presets:
         rows = [row for row in table.rows if row.preset == preset and (not methods or row.method in methods)]
-        made = [Entry(preset, row.method, row.settings, row.title) for row in rows if row.method != UPPER_BOUND]
+        made = [
+            Entry(preset, row.method, row.settings, row.title, table.name) for row in rows if row.method != UPPER_BOUND
+        ]
         if upper_bound or UPPER_BOUND in methods:
-            made.insert(0, Entry(preset, UPPER_BOUND))
+            made.insert(0, Entry(preset, UPPER_BOUND, table=table.name))
         runnable = []
         for entry in made:
             why = _why_not(entry)
@@ -245,6 +248,7 @@ class State:
     running: list[Worker] = field(default_factory=list)
     finished: list[PlannedRun] = field(default_factory=list)
     failed: list[PlannedRun] = field(default_factory=list)
+    elsewhere: list[PlannedRun] = field(default_factory=list)  # of those that wait: another process had it last time
     took: dict[str, list[float]] = field(default_factory=dict)  # seconds of finished runs, by preset and row
 
     @property
@@ -276,6 +280,9 @@ class GridObserver:
     def run_begins(self, run: PlannedRun, state: State) -> None: ...
     def run_ends(self, run: PlannedRun, seconds: float, state: State) -> None: ...
     def run_fails(self, worker: Worker, state: State) -> None: ...
+    def run_is_elsewhere(self, run: PlannedRun, state: State) -> None:
+        """Another process is at work on it: it stays among those that wait until that one has come to its end."""
+
     def waits(self, state: State) -> None:
         """Several times a second."""
 
@@ -292,10 +299,7 @@ def train(plan: Plan, place: Place, observer: GridObserver) -> State:
     observer.begins(state)
     with _stopping_gently(state):
         while state.waiting or state.running:
-            while state.waiting and len(state.running) < place.parallel:
-                run = state.waiting.pop(0)
-                state.running.append(Worker(run, place, plan.out / LOGS / f"{run.name}.log"))
-                observer.run_begins(run, state)
+            _begin_what_can_begin(state, place, plan.out / LOGS, observer)
             time.sleep(_POLL_SECONDS)
             for worker in [worker for worker in state.running if worker.process.poll() is not None]:
                 _bury(worker, state, observer)
@@ -316,16 +320,44 @@ def _check_data(plan: Plan, place: Place) -> None:
         run.folder.refuse_others(run.config, fingerprints[data])
 
 
+def _begin_what_can_begin(state: State, place: Place, logs: Path, observer: GridObserver) -> None:
+    """In order, and as many as there is room for. Worker processes outlive a table that was killed: they are left to
+    it, and what they finish is finished.
+    """
+    for run in [*state.waiting]:
+        if len(state.running) == place.parallel:
+            return
+        if run.folder.finished:
+            state.waiting.remove(run)
+            _count(run, 0.0, state, observer)
+        elif not run.folder.in_use():
+            state.waiting.remove(run)
+            state.running.append(Worker(run, place, logs / f"{run.name}.log"))
+            observer.run_begins(run, state)
+        elif run not in state.elsewhere:
+            state.elsewhere.append(run)
+            observer.run_is_elsewhere(run, state)
+
+
 def _bury(worker: Worker, state: State, observer: GridObserver) -> None:
     state.running.remove(worker)
     if worker.run.folder.finished:
-        state.finished.append(worker.run)
-        spent = _spent(results.refreshed(worker.run.folder, worker.run.config))
-        state.note(worker.run, max(spent, worker.seconds))  # the worker may have gone on where another was stopped
-        observer.run_ends(worker.run, worker.seconds, state)
-        return
-    state.failed.append(worker.run)
-    observer.run_fails(worker, state)
+        _count(worker.run, worker.seconds, state, observer)
+    elif worker.run.folder.in_use():  # somebody else was a moment faster
+        state.waiting.insert(0, worker.run)
+        state.elsewhere.append(worker.run)
+        observer.run_is_elsewhere(worker.run, state)
+    else:
+        state.failed.append(worker.run)
+        observer.run_fails(worker, state)
+
+
+def _count(run: PlannedRun, seconds: float, state: State, observer: GridObserver) -> None:
+    """Among the finished. It may have gone on where another was stopped, or have been trained elsewhere."""
+    state.finished.append(run)
+    seconds = max(_spent(results.refreshed(run.folder, run.config)), seconds)
+    state.note(run, seconds)
+    observer.run_ends(run, seconds, state)
 
 
 def _spent(result: dict[str, Any]) -> float:
@@ -377,7 +409,7 @@ def sections(plan: Plan, finished: Sequence[PlannedRun]) -> list[Section]:
             its = sorted((run for run in finished if run.entry == entry), key=lambda run: run.config.seed)
             found = [results.refreshed(run.folder, run.config) for run in its]
             if found:
-                rows.append(Row(entry.name, found, tables.paper_row(its[0].config)))
+                rows.append(Row(entry.name, found, tables.paper_row(its[0].config, entry.table)))
         if rows:
             made.append(Section(_caption(preset, plan), rows))
     return made

@@ -111,6 +111,15 @@ class RunFolder:
             else:
                 left.unlink(missing_ok=True)
 
+    def in_use(self) -> bool:
+        """Is another process at work here now?"""
+        if not (self.path / LOCK).is_file():
+            return False
+        handle = lock_file(self.path / LOCK)
+        if handle is not None:
+            handle.close()
+        return handle is None
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One process at a time. The lock goes with the process, however it ends."""
@@ -184,6 +193,10 @@ class Journal(LearnerObserver):
         self.task = task
         if len(self.seconds) == task:
             self.seconds.append({})
+
+    def seconds_so_far(self) -> float:
+        """Of the phase at work, those of earlier sessions included."""
+        return self.seconds[self.task].get(self._phase[1], 0.0) + time.monotonic() - self._phase_began
 
     def add_seconds(self, part: str, seconds: float) -> None:
         parts = self.seconds[self.task]

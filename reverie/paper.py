@@ -16,6 +16,7 @@ from reverie.errors import UserError, did_you_mean
 
 TOLERANCE = 1.5  # percent points that are never a disagreement
 RULE = f"agrees: |ours - paper| <= max({TOLERANCE}, 2 sqrt(s_ours^2 / n_ours + s_paper^2 / n_paper)) percent points"
+RULE += "; a spread that is not known, of a single run, is taken to be the other's"
 Verdict = Literal["agrees", "above", "below"]
 
 

@@ -174,6 +174,10 @@ class GridProgress(GridObserver):
             self._say(f"    {line}")
         self._remove(worker.run)
 
+    def run_is_elsewhere(self, run: PlannedRun, state: State) -> None:
+        self._say(f"{run.name}: another process is at work on it; this table waits for it.")
+        self._remove(run)
+
     def waits(self, state: State) -> None:
         if self.bars is None or self._whole is None or time.monotonic() - self._looked < 1:
             return
@@ -188,7 +192,7 @@ class GridProgress(GridObserver):
         return "" if seconds is None else f"about {_duration(seconds)} left"
 
     def _remove(self, run: PlannedRun) -> None:
-        if self.bars is not None:
+        if self.bars is not None and run.name in self._bars:
             self.bars.remove_task(self._bars.pop(run.name))
 
     def _say(self, what: str) -> None:

@@ -70,9 +70,12 @@ def rows_beside_paper(results: Sequence[Result]) -> list[Row]:
     return rows
 
 
-def paper_row(config: Config) -> PaperRow | None:
-    """What the paper has for a run like this, unless something else that decides the figures was changed."""
-    for table in paper.tables().values():
+def paper_row(config: Config, wanted: str = "") -> PaperRow | None:
+    """What the paper has for a run like this, unless something else that decides the figures was changed.
+
+    Some figures stand in several tables: the one that is `wanted` comes first.
+    """
+    for table in sorted(paper.tables().values(), key=lambda table: table.name != wanted):
         for row in table.rows:
             if (row.preset, row.method) != (config.preset, config.method):
                 continue
@@ -286,7 +289,7 @@ def _compared(ours: Sequence[float], figure: Figure | None) -> list[str]:
         return [DASH, DASH, DASH]
     if not ours:
         return [str(figure), DASH, DASH]
-    return [str(figure), f"{mean(ours) - figure.mean:+.1f}", figure.verdict(ours)]
+    return [str(figure), f"{mean(ours) - figure.mean:+z.1f}", figure.verdict(ours)]
 
 
 def _cost_cells(cost: Cost) -> list[str]:
@@ -322,6 +325,8 @@ def _latex(text: str) -> str:
     text = text.replace("\\", r"\textbackslash ")
     for sign in "&%$#_{}":
         text = text.replace(sign, f"\\{sign}")
+    for sign in "<>|":  # others in LaTeX's usual font
+        text = text.replace(sign, f"${sign}$")
     return text.replace("±", r"$\pm$").replace(DASH, "--").replace("~", r"\~{}").replace("^", r"\^{}")
 
 

@@ -65,10 +65,10 @@ def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(tiny, tmp_path,
 
 def test_what_it_cost_counts_for_both_and_is_marked(tiny, tmp_path):
     a, b = (execute(tiny(name, *TWO), tmp_path / name, share_first_task=True) for name in ("base", "lwf"))
-    cost = a["seconds"]["by_task"][0]["learn"]
     assert a["first_task"] is None
-    assert b["first_task"]["seconds"] == cost
-    assert cost <= b["seconds"]["by_task"][0]["learn"] < cost + 1
+    cost = b["first_task"]["seconds"]
+    for result in (a, b):
+        assert 0 < cost <= result["seconds"]["by_task"][0]["learn"] < cost + 1
     entry = json.loads(entries(tmp_path)[0].read_text())
     assert (entry["trained_by"]["method"], entry["seconds"]) == ("base", cost)
     assert "torch" in entry["session"]["environment"]
@@ -92,7 +92,9 @@ def test_methods_that_share_a_teacher_share_its_dreams(beside):
     a, b = json.loads((beside / "deepinversion" / "result.json").read_text()), beside_it(beside, "abd")
     assert a["first_dreams"] is None
     assert b["first_task"]["trained_by"]["method"] == b["first_dreams"]["trained_by"]["method"] == "deepinversion"
-    assert b["first_dreams"]["seconds"] == a["seconds"]["by_task"][1]["dream"] <= b["seconds"]["by_task"][1]["dream"]
+    shared, own = b["first_dreams"]["seconds"], b["seconds"]["by_task"][1]["dream"]
+    assert shared < a["seconds"]["by_task"][1]["dream"]  # a look at the dreams after the last step is everyone's own
+    assert shared < own
     ours, theirs = losses(beside / "abd"), losses(beside / "deepinversion")
     assert ours[:2] == theirs[:2]
     assert ours[1][:2] == (2, "dream")

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import ExitStack
 
 import pytest
 from rich.console import Console
@@ -101,7 +102,7 @@ def test_every_table_of_the_paper_can_be_planned_as_far_as_its_methods_are_there
     assert all(" is left out: " in line for line in missing)
     assert len(Plan.make(entries, [0, 1, 2], "paper", (), tmp_path).runs) == 3 * len(entries)
     if set(table.presets) <= set(preset_names()):
-        assert entries[0] == Entry(table.presets[0], "joint")
+        assert entries[0] == Entry(table.presets[0], "joint", table=name)
 
 
 def test_cores_are_shared_among_workers(monkeypatch):
@@ -236,7 +237,7 @@ def test_no_data_is_told_once_and_ends_the_table_without_a_trace(tmp_path):
 
 
 def test_a_run_that_is_refused_is_reported_and_the_others_go_on(tmp_path):
-    """Here because somebody else is at work in its folder; before anything is begun in it."""
+    """Here because somebody has put another run into its folder; before anything is begun in it."""
     wanted = plan(tmp_path, ["abd", "base"], upper_bound=False)
     abd = next(run for run in wanted.runs if run.entry.method == "abd")
     told = []
@@ -245,14 +246,60 @@ def test_a_run_that_is_refused_is_reported_and_the_others_go_on(tmp_path):
         def run_fails(self, worker, state):
             told.append((worker.run, worker.tail()[-1]))
 
-    with abd.folder.lock():
-        state = grid.train(wanted, Place(device="cpu"), Failing())
+    abd.folder.claim(plan(tmp_path, ["lwf"], upper_bound=False).runs[0].config, "0")
+    state = grid.train(wanted, Place(device="cpu"), Failing())
     assert [run.entry.method for run in state.finished] == ["base"]
-    assert [run for run, _ in told] == [abd] and "Another process is at work" in told[0][1]
+    assert [run for run, _ in told] == [abd] and "Choose another --out" in told[0][1]
     assert (tmp_path / grid.LOGS / f"{abd.name}.log").is_file()
     markdown, *_, facts = grid.write(grid.sections(wanted, state.finished), wanted, "a command")
     assert json.loads(facts.read_text())["failed"] == [abd.name]
     assert markdown.read_text().endswith(f"Without runs that failed: {abd.name}\n")
+
+
+class LettingGo(GridObserver):
+    """Keeps the first run's folder to itself, for some of the table's looks at it; then ends, as told, what it does."""
+
+    def __init__(self, folder, end, console):
+        self.lock, self.end, self.looks = ExitStack(), end, 0
+        self.lock.enter_context(folder.lock())
+        self.progress, self.elsewhere, self.ended = GridProgress(console, None, 1), [], []
+
+    def run_is_elsewhere(self, run, state):
+        self.elsewhere.append(run.entry.method)
+        self.progress.run_is_elsewhere(run, state)
+
+    def run_ends(self, run, seconds, state):
+        self.ended.append(run.entry.method)
+
+    def waits(self, state):
+        self.looks += 1
+        if self.looks > 3 and self.ended:
+            self.end()
+            self.lock.close()
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_run_on_which_another_process_is_at_work_is_waited_for(tmp_path, finishes):
+    """As a worker is that outlives its table. It ends its run, or is stopped in turn."""
+    wanted = plan(tmp_path / "table", ["base", "lwf"], upper_bound=False)
+    base = wanted.runs[0]
+    assert base.entry.method == "base" and not base.folder.in_use()
+
+    def end():
+        if finishes and not base.folder.finished:
+            runs.execute(base.config, tmp_path / "there", data=tmp_path, device="cpu")
+            shutil.copytree(tmp_path / "there", base.folder.path, dirs_exist_ok=True)
+
+    said = console()
+    other = LettingGo(base.folder, end, said)
+    assert base.folder.in_use()
+    state = grid.train(wanted, Place(device="cpu"), other)
+    assert (other.elsewhere, other.ended) == (["base"], ["lwf", "base"])
+    assert "another process is at work on it; this table waits" in said.file.getvalue()
+    assert not state.failed and not state.waiting
+    *_, facts = grid.write(grid.sections(wanted, state.finished), wanted, "a command")
+    assert [row["title"] for row in json.loads(facts.read_text())["rows"]] == ["Base", "LwF"]
+    assert (tmp_path / "table" / grid.LOGS / f"{base.name}.log").exists() != finishes
 
 
 def test_a_table_is_of_one_data_set(tmp_path, photos):

@@ -1,8 +1,10 @@
 """Where a figure comes from."""
 
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from reverie import provenance
@@ -33,6 +35,16 @@ def test_reverie_installed_inside_another_repository_has_no_commit(tmp_path, mon
 
 def test_peak_memory_is_measured():
     assert provenance.peak_memory(torch.device("cpu")) > 10**7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process is not told apart from what started it")
+def test_peak_memory_is_of_the_process_itself_and_not_of_the_one_that_started_it():
+    ask = "from types import SimpleNamespace as N; from reverie.provenance import peak_memory; "
+    ask += "print(peak_memory(N(type='cpu')))"
+    start = "import subprocess, sys; held = bytearray(600_000_000); held[::4096] = b'1' * len(held[::4096]); "
+    start += f"print(subprocess.run([sys.executable, '-c', {ask!r}], capture_output=True, text=True).stdout)"
+    said = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout
+    assert 10**6 < int(said) < 300_000_000
 
 
 def test_the_command_is_kept_without_a_persons_folders(monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -240,6 +241,8 @@ def test_the_papers_figure_is_only_for_the_papers_experiment():
     assert paper_row("cifar100-10", "abd").final_accuracy.mean == 33.7
     assert paper_row("cifar100-10", "abd", "engine.precision=bf16").final_accuracy.mean == 33.7
     assert paper_row("cifar100-10", "abd", "train.epochs=2") is None
+    both = experiment.configure("cifar100-10", "abd")
+    assert [tables.paper_row(both, name).table for name in ("ablation", "data-free")] == ["ablation", "data-free"]
     assert paper_row("digits-5", "abd") is None
     ablated = next(row for row in paper.find_table("ablation").rows if row.settings)
     assert paper_row(ablated.preset, ablated.method, *ablated.settings) == ablated
@@ -272,6 +275,17 @@ def test_a_row_stands_beside_the_papers_figure_with_difference_and_verdict(secti
     assert tables.record(section.rows[0])["final_accuracy_difference"] == pytest.approx(-2.7)
     assert lwf[2:7] == ["50.0", "–", "–", "–", "–"]
     assert len({*header}) == len(header)
+
+
+def test_a_difference_that_rounds_to_nought_has_no_minus():
+    published = tables.paper_row(experiment.configure("cifar100-10", "abd"))
+    row = Row("ABD", [result("abd", 0.3368)], published)
+    assert Section("", [row]).accuracy()[1][0][4] == "+0.0"
+
+
+def test_signs_that_are_others_in_latex_are_shown_as_they_are():
+    (row,) = tables.rows_of([result("abd", 0.5)])
+    assert "a $<$ b $|$ c $>$ d 50\\% &" in tables.as_latex([Section("", [replace(row, title="a < b | c > d 50%")])])
 
 
 def test_without_figures_of_the_paper_there_are_no_columns_for_them():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from reverie.losses import cross_entropy, distillation
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
 from reverie.phase import Phase
+
+log = logging.getLogger("reverie")
 
 
 class Correction(nn.Module):
@@ -65,7 +68,15 @@ class BiC(CoresetMethod, Distiller):
     def phases(self, task: Task) -> Iterator[Phase]:
         yield from super().phases(task)
         _, held_out = self._divided(task)
-        if not bool((held_out.labels < self.old).any()):
+        weighed = len(held_out.labels[held_out.labels < self.old].unique())
+        if weighed < self.old:
+            log.warning(
+                "The coreset has a single image of %d of the %d old classes: BiC corrects its logits without them. "
+                "A larger coreset.size helps.",
+                self.old - weighed,
+                self.old,
+            )
+        if not weighed:
             return  # nothing to weigh the new classes against
         self.correction = Correction(self.old).to(self.device)
         yield Phase(
@@ -109,6 +120,7 @@ class BiC(CoresetMethod, Distiller):
 
 def _divide(images: Images, count: int) -> tuple[Images, Images]:
     """The first `count` of each class are held out; where that would be all of them, all but one."""
+    images = join(images)  # so that, where files cannot be read, all images of a class can stand in
     held_out = torch.zeros(len(images), dtype=torch.bool)
     for label in images.labels.unique():
         rows = (images.labels == label).nonzero().flatten()

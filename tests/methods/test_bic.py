@@ -1,13 +1,16 @@
 """BiC: losses that look through earlier corrections, a hold-out, and two numbers a task that change predictions."""
 
+import logging
+
 import pytest
 import torch
+from PIL import Image
 
 import reverie
-from reverie.data.images import MemoryImages
+from reverie.data.images import DiskImages, MemoryImages
 from reverie.experiment import preprocessing
 from reverie.learner import LearnerObserver, TaskLearner
-from reverie.methods.bic import Correction
+from reverie.methods.bic import Correction, _divide
 from reverie.predictions import judge
 from tests import by_hand
 
@@ -118,10 +121,30 @@ def test_the_hold_out_is_the_first_of_each_class_and_is_not_trained_on(tiny, tin
     assert len(learn.feed.pixels) == len(coreset) + len(images) - 4 * held
 
 
-def test_a_class_of_one_image_is_trained_on_and_without_old_images_nothing_is_corrected(bic):
-    s = bic(3, 2, count=1)
+def test_a_class_of_one_image_is_trained_on_and_without_old_images_nothing_is_corrected(bic, caplog):
+    with caplog.at_level(logging.WARNING, "reverie"):
+        s = bic(3, 2, count=1)
     assert list(s.phases) == ["learn"]
     assert sorted(s.phases["learn"].feed.labels.tolist()) == [0, 1, 2, 3, 3, 4, 4]
+    assert "a single image of 3 of the 3 old classes" in caplog.text
+
+
+def test_where_each_class_has_two_images_nothing_is_warned_of(bic, caplog):
+    with caplog.at_level(logging.WARNING, "reverie"):
+        bic(3, 2, count=2)
+    assert "single image" not in caplog.text
+
+
+def test_for_a_held_out_file_that_cannot_be_read_another_of_its_class_stands_in(tmp_path):
+    files = []
+    for number in range(4):
+        files.append(tmp_path / f"{number}.png")
+        Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(files[-1])
+    files[0].write_bytes(b"no image")
+    images = DiskImages(tuple(files), torch.zeros(4, dtype=torch.long), size=8, checked=False)
+    train, held_out = _divide(images, 1)
+    assert (len(train), len(held_out)) == (3, 1)
+    assert held_out.read(torch.tensor([0]))[0, 0, 0, 0] == 60
 
 
 @pytest.fixture
