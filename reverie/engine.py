@@ -233,8 +233,8 @@ class _Loop:
                     raise self._diverged(f"After phase {self.phase.name!r}, {name!r} is")
 
     def _diverged(self, what: str, where: str = "") -> Diverged:
-        section = "dream" if self.phase.name == "dream" else "train"
-        return Diverged(f"{what} no longer a number{where}. A lower learning rate may help: --set {section}.lr=…")
+        setting = {"learn": ": --set train.lr=…", "dream": ": --set dream.lr=…"}.get(self.phase.name, ".")
+        return Diverged(f"{what} no longer a number{where}. A lower learning rate may help{setting}")
 
     # --- capture
 

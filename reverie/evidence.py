@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,8 +95,10 @@ class Evidence:
     @property
     def last_event(self) -> str | None:
         """When something happened last, in UTC."""
-        at = self.events[-1].get("at") if self.events else None
-        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if isinstance(at, int | float) else None
+        at: Any = self.events[-1].get("at") if self.events else None
+        with suppress(TypeError, ValueError, OverflowError, OSError):
+            return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return None
 
     @property
     def seconds(self) -> list[dict[str, float]]:
@@ -229,6 +231,17 @@ _KEYS = {
 }
 
 
+_KINDS = {
+    "task": int,
+    "epoch": int,
+    "steps": int,
+    "phase": str,
+    "losses": dict,
+    "summary": dict,
+    "accuracy": int | float,
+}
+
+
 def _check(result: Result) -> None:
     """Raises one of `DAMAGE` unless everything is there that is shown of a result."""
     tasks = len(result["task_sizes"])
@@ -244,7 +257,8 @@ def _check(result: Result) -> None:
 
 def _is_whole(event: Any, broken: list[str]) -> bool:
     """Has it what an event of its kind has?"""
-    whole = isinstance(event, dict) and all(key in event for key in _KEYS.get(event.get("event", ""), ("event",)))
+    whole = isinstance(event, dict) and isinstance(event.get("event"), str)
+    whole = whole and all(isinstance(event.get(key), _KINDS[key]) for key in _KEYS.get(event["event"], ()))
     if whole and event["event"] == "epoch":
         whole = all(isinstance(value, int | float) and math.isfinite(value) for value in event["losses"].values())
     if not whole:

@@ -13,6 +13,7 @@ from reverie.config import Config, CoresetConfig, Recipe
 from reverie.data.images import Dataset, pixel_statistics
 from reverie.data.stream import Stream, class_order, task_sizes
 from reverie.errors import UserError
+from reverie.layering import setting_keys
 from reverie.methods import UPPER_BOUND, find_method
 from reverie.methods.base import Keeps
 from reverie.nets.classifier import Preprocessing
@@ -39,7 +40,7 @@ def configure(
             with_options=with_options,
         )
 
-    said = any(setting.strip().startswith("method.") for setting in settings)
+    said = any(key.startswith("method.") for key in setting_keys(settings))
     chosen = load(method, method != UPPER_BOUND or said)  # a preset's options are for the others
     upper_bound = load(UPPER_BOUND, False)
     if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run

@@ -32,6 +32,7 @@ from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.engine import Observer, Snapshot, synchronise
 from reverie.errors import UserError, explaining
+from reverie.layering import setting_keys
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.base import Keeps
@@ -51,6 +52,10 @@ MOST = 2.0  # times the usual schedule, however large the budget
 LITTLE = 0.1  # of the usual schedule: worth a warning
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
 OF_RUNS = ("stream.", "coreset.", "evaluate.", "keep", "data.source", "net.head")  # settings that mean nothing here
+
+
+def _is_of_runs(key: str) -> bool:
+    return key.startswith(OF_RUNS)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Wish:
             )
         if self.on_known_class not in get_args(KnownClass):
             raise UserError(f"on_known_class is one of {', '.join(get_args(KnownClass))}, not {self.on_known_class!r}.")
-        if idle := [setting for setting in self.settings if setting.strip().startswith(OF_RUNS)]:
+        if idle := [text for text in self.settings if any(map(_is_of_runs, (text.strip(), *setting_keys([text]))))]:
             raise UserError(f"{idle[0]} is for experiments (`reverie run`), and decides nothing here. Leave it out.")
         if self.budget and self.schedule:
             raise UserError(f"A budget sets the schedule, and so does {self.schedule[0]}. Leave one of them out.")
@@ -81,7 +86,7 @@ class Wish:
     @property
     def schedule(self) -> list[str]:
         """The settings that say how long to learn."""
-        return [setting for setting in self.settings if setting.partition("=")[0].strip() in SCHEDULE]
+        return [setting for setting in self.settings if setting_keys([setting]) & {*SCHEDULE}]
 
     @property
     def data(self) -> DataConfig:

@@ -85,7 +85,8 @@ class Plan:
         made = []
         for entry in dict.fromkeys(entries):
             _refuse_what_makes_the_row(entry, settings)
-            common = [text for text in settings if entry.method != UPPER_BOUND or not text.startswith("method.")]
+            of_methods = [text for text in settings if any(key.startswith("method.") for key in setting_keys([text]))]
+            common = [text for text in settings if entry.method != UPPER_BOUND or text not in of_methods]
             chosen = (*entry.settings, *common)
             for seed in dict.fromkeys(seeds):
                 config = experiment.configure(entry.preset, entry.method, seed=seed, recipe=recipe, settings=chosen)
@@ -187,7 +188,8 @@ class Place:
         if self.parallel == 1 or find_device(self.device).type != "cpu":
             return dict(os.environ)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        most = int(os.environ.get("OMP_NUM_THREADS") or cores)
+        said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": those of inner levels follow
+        most = int(said) if said.isdigit() else cores
         return {**os.environ, "OMP_NUM_THREADS": str(max(1, min(most, cores // self.parallel)))}
 
 
@@ -248,12 +250,17 @@ class State:
     running: list[Worker] = field(default_factory=list)
     finished: list[PlannedRun] = field(default_factory=list)
     failed: list[PlannedRun] = field(default_factory=list)
-    elsewhere: list[PlannedRun] = field(default_factory=list)  # of those that wait: another process had it last time
+    elsewhere: list[PlannedRun] = field(default_factory=list)  # of those that wait: another process is at work
     took: dict[str, list[float]] = field(default_factory=dict)  # seconds of finished runs, by preset and row
 
     @property
     def total(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.finished) + len(self.failed)
+
+    def take(self, run: PlannedRun) -> None:
+        """It waits no longer."""
+        self.waiting.remove(run)
+        self.elsewhere = [other for other in self.elsewhere if other is not run]
 
     def note(self, run: PlannedRun, seconds: float) -> None:
         self.took.setdefault(_kind(run), []).append(seconds)
@@ -328,10 +335,10 @@ def _begin_what_can_begin(state: State, place: Place, logs: Path, observer: Grid
         if len(state.running) == place.parallel:
             return
         if run.folder.finished:
-            state.waiting.remove(run)
+            state.take(run)
             _count(run, 0.0, state, observer)
         elif not run.folder.in_use():
-            state.waiting.remove(run)
+            state.take(run)
             state.running.append(Worker(run, place, logs / f"{run.name}.log"))
             observer.run_begins(run, state)
         elif run not in state.elsewhere:

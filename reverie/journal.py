@@ -154,11 +154,18 @@ class Journal(LearnerObserver):
                 found[event["task"] - 1][event["phase"]] = {"steps": event["steps"], "setup_seconds": 0.0}
             elif event["event"] == "phase ends":
                 setup = event["summary"].get("setup_seconds", 0.0)
-                found[event["task"] - 1][event["phase"]]["setup_seconds"] = setup
+                begun = found[event["task"] - 1].get(event["phase"])
+                if begun is not None:  # a power cut may take events away
+                    begun["setup_seconds"] = setup
         return found
 
-    def _events_size(self) -> int:
-        return self.folder.events.stat().st_size if self.folder.events.exists() else 0
+    def _settle_events(self) -> int:
+        """Bytes of them, all safe from a power cut."""
+        if not self.folder.events.exists():
+            return 0
+        with self.folder.events.open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
 
     # --- the learner's calls
 
@@ -214,7 +221,7 @@ class Journal(LearnerObserver):
                 "learner": learner.state_dict(),
                 "seconds": self.seconds,
                 "sessions": self.sessions,
-                "events": self._events_size(),
+                "events": self._settle_events(),
             },
         )
         disk.remove_state(self.folder.moving)
@@ -233,7 +240,7 @@ class Journal(LearnerObserver):
                 "snapshot": snapshot,
                 "seconds": [*self.seconds[: self.task], parts],
                 "sessions": self.sessions,
-                "events": self._events_size(),
+                "events": self._settle_events(),
             },
         )
         self._last_save = time.monotonic()
@@ -250,7 +257,8 @@ class Journal(LearnerObserver):
             snapshot, size = moving["snapshot"], moving["events"]
             self.seconds, self.sessions = moving["seconds"], moving["sessions"]
         if self.folder.events.exists():
-            os.truncate(self.folder.events, min(size, self._events_size()))
+            kept = self.folder.events.read_bytes()[:size]
+            os.truncate(self.folder.events, kept.rfind(b"\n") + 1)  # after a power cut the last line may be half there
         return resting, snapshot
 
     @staticmethod

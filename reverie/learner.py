@@ -18,13 +18,14 @@ from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.stream import Task
 from reverie.engine import Engine, Observer, Snapshot
 from reverie.errors import Diverged, UserError
-from reverie.methods import find_method, method_names
+from reverie.methods import find_method
 from reverie.methods.base import Keeps, count_bytes
 from reverie.model_io import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier, Preprocessing
 from reverie.nets.statistics import noting, noting_layers
 from reverie.phase import Phase
+from reverie.typed import build
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ class TaskLearner:
     def of(cls, saved: SavedModel, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""
         config = replace(saved.config, engine=replace(saved.config.engine, capture=None, compile=None))
-        if config.method not in method_names():  # of a package that is not here: the model answers all the same
+        try:
+            build(find_method(config.method).Options, config.options, "method.")
+        except UserError:  # of a package that is not here, or is another by now: the model answers all the same
             config = replace(config, method="base", options={})
         learner = cls(config, saved.classifier, device)
         learner.ledger = saved.ledger

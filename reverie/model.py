@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from reverie.engine import find_device
 from reverie.errors import UserError
 from reverie.extend import Wish
 from reverie.learner import LearnerObserver, TaskLearner
-from reverie.methods import find_method, method_names
+from reverie.methods import find_method
 from reverie.methods.base import Keeps
 from reverie.model_io import SavedModel
 from reverie.nets import adopt as nets
@@ -72,9 +73,10 @@ class Learner:
     ) -> Learner:
         """A learner that goes on from a model: with its method, unless that is not here, or needs more than a model."""
         if method is None:
-            theirs = saved.config.method
-            is_enough = theirs in method_names() and find_method(theirs).keeps == Keeps.NOTHING
-            method = theirs if is_enough else ABD
+            method = ABD
+            with suppress(UserError):
+                if find_method(saved.config.method).keeps == Keeps.NOTHING:
+                    method = saved.config.method
         learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest
         return learner

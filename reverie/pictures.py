@@ -64,8 +64,9 @@ def _font(size: int) -> Font:
 
 def _drawable(name: str, number: int, font: Font) -> str:
     """The name, or its number among the classes where the font would show boxes alone."""
+    name = "".join(letter if letter.isprintable() else " " for letter in name)  # a line break has no place in a line
     box = bytes(font.getmask("\uffff"))
-    strange = any(bytes(font.getmask(letter)) == box for letter in name if letter.isprintable() and letter != " ")
+    strange = any(bytes(font.getmask(letter)) == box for letter in name if letter != " ")
     return f"class {number}" if strange else name
 
 

@@ -309,7 +309,7 @@ def _three_digits(value: float) -> str:
 def size(count: float) -> str:
     """Bytes for people: 2.4 MB."""
     for unit in ("B", "kB", "MB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}" if count else "0"
         count /= 1000
     return f"{count:.3g} GB"

@@ -99,6 +99,13 @@ def broken_lines(run):
         file.write(b'{"event": "epoch", "task": 3, "phase": "learn", "epoch": 1, "losses": {"a": NaN}}\n')
 
 
+def odd_values(run):
+    with (run / "events.jsonl").open("ab") as file:
+        file.write(b'{"event": "epoch", "task": null, "phase": "learn", "epoch": 1, "losses": {}}\n')
+        file.write(b'{"event": "task ends", "task": "1", "accuracy": 0.5}\n{"event": [1]}\n')
+        file.write(b'{"event": "somebody\'s own", "at": 1e20}\n')
+
+
 def half_a_line(run):
     with (run / "events.jsonl").open("ab") as file:
         file.write(b'{"event": "epo')
@@ -135,6 +142,7 @@ def broken_sheet(run):
         (newer_result, ["result.json is damaged or from another version", "not finished"]),
         (poor_result, ["result.json is damaged", "not finished"]),
         (broken_lines, ["4 lines of events.jsonl are damaged"]),
+        (odd_values, ["3 lines of events.jsonl are damaged"]),
         (half_a_line, []),  # the process was killed while it wrote, or is writing now
         (no_events, ["no events in events.jsonl"]),
         (bare, ["no events in events.jsonl", "not finished: 3 tasks learned"]),

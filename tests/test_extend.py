@@ -108,7 +108,7 @@ def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
     assert report.refined.accuracy > before + 0.2
 
 
-@pytest.mark.parametrize("setting", ["data.source=cifar100", "stream.split=3", "net.head=all", "keep=[models]"])
+@pytest.mark.parametrize("setting", ["data.source=cifar100", "stream.split=3", "net.head=all", "keep=[models]", " stream={split: 3}"])
 def test_settings_that_decide_nothing_here_are_refused(setting):
     with pytest.raises(UserError, match="decides nothing here"):
         Wish(settings=(setting,))

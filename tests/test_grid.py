@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -54,6 +55,13 @@ def test_changes_are_in_the_folders_name_and_a_methods_options_are_not_for_the_u
     long = plan(tmp_path, ["abd"], settings=[*TINY, "augment.flip=true"]).runs[0].name
     assert len(long) < 120
     assert long != plan(tmp_path, ["abd"], settings=[*TINY, "augment.flip=false"]).runs[0].name
+
+
+@pytest.mark.parametrize("setting", [" method.distillation=1", "method={distillation: 1}"])
+def test_an_option_is_for_methods_alone_however_it_is_written(tmp_path, setting):
+    joint, abd = plan(tmp_path, ["abd"], settings=[setting]).runs
+    assert (joint.settings, abd.settings) == ((), (setting,))
+    assert abd.config.options["distillation"] == 1
 
 
 def test_what_is_wrong_is_told_before_anything_is_begun(tmp_path):
@@ -113,6 +121,8 @@ def test_cores_are_shared_among_workers(monkeypatch):
     assert "OMP_NUM_THREADS" not in Place(device="cpu").environment()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert Place(device="cpu", parallel=2).environment()["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")  # the second for what runs inside of those
+    assert Place(device="cpu", parallel=2).environment()["OMP_NUM_THREADS"] == "3"
 
 
 def test_the_time_left_is_estimated_from_what_is_finished(tmp_path):
@@ -123,6 +133,9 @@ def test_the_time_left_is_estimated_from_what_is_finished(tmp_path):
     state.note(abd, 30)
     assert state.seconds_left(1) == 10 + 20  # base as before, lwf as the mean of all
     assert state.seconds_left(2) == 15
+    state.running = [SimpleNamespace(run=abd, seconds=2)]
+    assert state.seconds_left(2) == (10 + 20 + 28) / 2
+    assert state.seconds_left(8) == 28  # of which nobody can take a part
 
 
 def ended(run, seconds, accuracy=0.5):
@@ -133,6 +146,12 @@ def ended(run, seconds, accuracy=0.5):
     names = {"preset": run.config.preset, "method": run.config.method, "recipe": run.config.recipe, "ledger": []}
     took = {"seconds": {"total": seconds, "by_task": [{"learn": seconds}]}}
     run.folder.result.write_text(json.dumps(facts | names | took))
+
+
+def test_what_another_run_trained_is_no_time_of_ones_own():
+    result = {"seconds": {"total": 100.0}, "first_task": {"seconds": 30.0}, "first_dreams": {"seconds": 20.0}}
+    assert grid._spent(result) == 50
+    assert grid._spent({"seconds": {"total": 100.0}, "first_task": None}) == 100
 
 
 def test_the_seconds_of_a_run_that_was_resumed_are_those_of_all_its_sessions(tmp_path):

@@ -1,6 +1,7 @@
 """The learner: tasks in, a bigger classifier out; it predicts at any time and can be saved between tasks."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from reverie.errors import Diverged, UserError
 from reverie.experiment import preprocessing
 from reverie.learner import TaskLearner
 from reverie.methods import method_names
+from reverie.model import Learner
+from reverie.model_io import SavedModel
 from reverie.nets.classifier import Preprocessing
 from reverie.nets.statistics import remembering_layers
 from tests.conftest import TINY
@@ -103,6 +106,14 @@ def test_images_of_another_shape_are_refused(learned):
 def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
     with pytest.raises(ValueError, match="begins at class 6"):
         learned.learn(tiny_stream[3])
+
+
+@pytest.mark.parametrize("change", [{"options": {"gone": 1}}, {"method": "somebodys-own"}])
+def test_a_model_answers_whatever_became_of_its_method(taught, tiny_stream, change):
+    saved = SavedModel(taught.classifier, replace(taught.config, **change), taught.ledger)
+    test = tiny_stream[:2].test()
+    assert torch.equal(TaskLearner.of(saved).predict(test).labels, taught.predict(test).labels)
+    assert Learner.of(saved).method == "abd"
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "joint"])

@@ -49,3 +49,4 @@ def test_names_are_drawn_in_their_own_letters_or_as_numbers():
     font = pictures._font(14)
     assert pictures._drawable("straße Ünïcödé ёж", 3, font) == "straße Ünïcödé ёж"
     assert pictures._drawable("日本語", 3, font) == "class 3"
+    assert pictures._drawable("two\nlines\tand a tab", 3, font) == "two lines and a tab"

@@ -189,6 +189,18 @@ def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tiny, whole, tmp_path
     assert_same_run(folder, tmp_path / "run")
 
 
+@pytest.mark.parametrize("left", [-40, 0])
+def test_events_that_went_with_a_power_cut_keep_no_run_from_its_end(tiny, whole, tmp_path, left):
+    """Half a line is left of the last that the checkpoint knows of, or nothing at all."""
+    config = tiny("abd", THREE)
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "run", observer=StopAt(3, "learn", 5), checkpoint_seconds=0)
+    events = tmp_path / "run" / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:left])
+    assert figures(execute(config, tmp_path / "run")) == figures(whole(config)[1])
+    assert all(json.loads(line) for line in events.read_text().splitlines())
+
+
 @pytest.mark.parametrize("phase", ["dream", "learn"])
 def test_a_network_without_batchnorm_goes_on_inside_any_phase(tiny, whole, tmp_path, phase):
     """Its teacher is copied before the statistics it has noted are read in."""

@@ -322,6 +322,7 @@ def test_a_result_from_before_steps_were_counted_has_no_cost_of_a_step():
 
 def test_sizes_are_for_people():
     assert [tables.size(n) for n in (0, 12, 1234, 5_600_000, 7e10)] == ["0", "12 B", "1.23 kB", "5.6 MB", "70 GB"]
+    assert [tables.size(n) for n in (999_400, 999_600, 999_900_000)] == ["999 kB", "1 MB", "1 GB"]
 
 
 def test_the_table_as_markdown_csv_and_latex(section):

@@ -96,7 +96,12 @@ def _unpack(packed: Path, target: Path) -> None:
             archive.extractall(target)
     else:
         with tarfile.open(packed) as tar:
-            tar.extractall(target, filter="data")
+            if hasattr(
+                tarfile, "data_filter"
+            ):  # not in Python 3.11.0 to 3.11.3; the content was compared with its digest
+                tar.extractall(target, filter="data")
+            else:
+                tar.extractall(target)
 
 
 def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, progress: Progress | None) -> None:
