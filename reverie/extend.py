@@ -54,6 +54,11 @@ SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
 OF_RUNS = ("stream.", "coreset.", "evaluate.", "keep", "data.source", "net.head")  # settings that mean nothing here
 
 
+def _fits(method: str) -> bool:
+    """Is a model folder all it needs?"""
+    return find_method(method).keeps == Keeps.NOTHING
+
+
 def _is_of_runs(key: str) -> bool:
     return key.startswith(OF_RUNS)
 
@@ -70,8 +75,8 @@ class Wish:
     on_known_class: KnownClass = "error"
 
     def __post_init__(self) -> None:
-        if (keeps := find_method(self.method).keeps) != Keeps.NOTHING:
-            fitting = [name for name in methods_that_load() if find_method(name).keeps == Keeps.NOTHING]
+        if not _fits(self.method):
+            keeps, fitting = find_method(self.method).keeps, filter(_fits, methods_that_load())
             raise UserError(
                 f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder keeps nothing "
                 f"but the classifier. Use one of {', '.join(fitting)}."
@@ -174,7 +179,10 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
         )
     refined = old if wish.on_known_class == "refine" else []
     if refined and not find_method(wish.method).refines:
-        raise UserError(f"The method {wish.method!r} cannot learn further images of a known class; abd and base can.")
+        able = [name for name in methods_that_load() if find_method(name).refines and _fits(name)]
+        raise UserError(
+            f"The method {wish.method!r} cannot learn further images of a known class. Use one of {', '.join(able)}."
+        )
     if not new and not refined:
         raise UserError("There is nothing to learn: the model knows all these classes already.")
     if before is None and len(new) == 1:

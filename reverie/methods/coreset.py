@@ -100,7 +100,7 @@ class CoresetMethod(Method):
     """
 
     keeps = Keeps.CORESET
-    selection: ClassVar[Selection]
+    selection: ClassVar[Selection] = "random"
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
