@@ -51,7 +51,9 @@ def data_get(
 
 @data_app.command("check", epilog="Example: reverie data check photos")
 def data_check(
-    what: Annotated[str, typer.Argument(help="cifar10, cifar100, tinyimagenet, imagenet, or a folder of images.")],
+    what: Annotated[
+        str, typer.Argument(help="digits, cifar10, cifar100, tinyimagenet, imagenet, or a folder of images.")
+    ],
     data: DataFolder = Path("data"),
 ) -> None:
     """Check a data set's files against the published checksums, or read and count its images (ImageNet's: count)."""
@@ -70,7 +72,7 @@ def data_check(
             console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
             return
     with counting(console, f"reading {what}") as progress:
-        if what in ARCHIVES:
+        if what in ARCHIVES or (what == "digits" and not Path(what).is_dir()):
             dataset = read(DataConfig(source=what), data, progress)
         else:
             dataset = read_folder(Path(what), size=32, progress=progress)

@@ -195,6 +195,13 @@ def test_json_is_printed_and_nothing_else(reverie, tmp_path, monkeypatch):
     assert "quick" in (tmp_path / "runs" / "demo" / "page.html").read_text("utf-8")
 
 
+def test_data_that_come_with_reverie_can_be_checked_too(reverie):
+    code, out, _ = reverie("data", "check", "digits")
+    assert code == 0
+    counts = [list(map(int, line.split()[1:])) for line in out.splitlines() if line.split()[0] in map(str, range(10))]
+    assert (len(counts), sum(map(sum, counts))) == (10, 1797)
+
+
 def test_data_check_reads_a_folder_and_counts_its_images(reverie, photos):
     (photos / "apple" / "note.txt").write_text("no image")
     code, out, _ = reverie("data", "check", str(photos))
