@@ -134,7 +134,7 @@ def test_what_is_skipped_need_not_be_enough_to_learn_from(world, tmp_path):
 
 
 def test_a_method_that_cannot_refine_says_so(world, tmp_path):
-    with pytest.raises(UserError, match="'r-dfcil' cannot learn further images .* one of .*lwf.*abd"):
+    with pytest.raises(UserError, match=r"'r-dfcil' cannot learn further images .* one of .*lwf.*abd"):
         extended(world, "mixed", tmp_path / "new", on_known_class="refine", method="r-dfcil")
 
 
