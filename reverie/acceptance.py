@@ -40,9 +40,10 @@ RULE = (
     f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out images of new classes are named rightly (and of known "
     "classes that further images were learned of), at least "
     f"{AGREEMENT[0]:.0%} of dreams (and of unlabelled check images) are named as before, at most "
-    f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, and no class is below "
-    f"{CLASS_SHARE:.0%}. Reject when one of the first three is worse than {NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or "
-    f"{1 - UNFLIPPED[1]:.0%}. Look closer in between, and where there is too little to judge by."
+    f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, and no class of "
+    f"{FEW_OF_CLASS} images or more is below {CLASS_SHARE:.0%}. Reject when one of the first three is worse than "
+    f"{NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or {1 - UNFLIPPED[1]:.0%}. Look closer in between, and where there is "
+    "too little to judge by."
 )
 BATCH = 32  # images whose latency is measured together
 REPEATS = 15  # of which the median is taken

@@ -243,8 +243,8 @@ def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
     sure = learner.predict(held_out).probabilities[:, 0]
     threshold = extend.rejection_threshold(learner, held_out, None)
     assert (sure >= threshold).float().mean() >= extend.PASSING
-    assert threshold in sure.tolist()
-    larger = sure[sure > threshold]
+    assert (sure * (1 - 1e-6) >= threshold).float().mean() >= extend.PASSING  # however many are asked together
+    larger = sure[sure > threshold + 2e-4]
     assert not len(larger) or (sure >= larger.min()).float().mean() < extend.PASSING  # the largest that will do
     noise = torch.randn(100, 3, 8, 8)
     with_dreams = extend.rejection_threshold(learner, held_out, noise.split(60))
