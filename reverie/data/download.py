@@ -96,11 +96,9 @@ def _unpack(packed: Path, target: Path) -> None:
             archive.extractall(target)
     else:
         with tarfile.open(packed) as tar:
-            if hasattr(
-                tarfile, "data_filter"
-            ):  # not in Python 3.11.0 to 3.11.3; the content was compared with its digest
+            if hasattr(tarfile, "data_filter"):
                 tar.extractall(target, filter="data")
-            else:
+            else:  # Python 3.11.0 to 3.11.3; what is unpacked was compared with its published checksum
                 tar.extractall(target)
 
 
