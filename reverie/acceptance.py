@@ -225,7 +225,7 @@ def judge(
             if right is not None:
                 errors = _error(seen_sure, seen == right), _error(sure[rows], guess[rows] == right)
                 calibration.append(Calibration(CHECK, *errors))
-    verdict, reasons = _verdict(new, refined, of_dreams, on_check, check_accuracy, names[:old])
+    verdict, reasons = _verdict(new, refined, of_dreams, on_check, check_accuracy, names, old)
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
@@ -345,9 +345,10 @@ def _verdict(
     dreams: Comparison | None,
     check: Comparison | None,
     check_accuracy: Accuracy | None,
-    old: Sequence[str],
+    names: Sequence[str],
+    old: int,
 ) -> tuple[Verdict, list[str]]:
-    """`RULE`, applied."""
+    """`RULE`, applied. The first `old` of the `names` are those that the previous model knew."""
     reasons: list[str] = []
     rejected = False
 
@@ -364,9 +365,7 @@ def _verdict(
                 reasons.append(f"only {figure.images} {said}")
     if dreams:
         want(dreams.agreement, dreams.images, AGREEMENT, "dreams named as before")
-        judged = {share.name for share in dreams.by_class if share.images >= FEW_OF_CLASS}
-        unseen = [name for name in old if name not in judged]
-        if unseen:
+        if unseen := _unjudged(names[:old], dreams):
             reasons.append(f"too few dreams of {brief(unseen, SOME, str)}")
     if check and check.negative_flips is not None:
         want(1 - check.negative_flips, check.images, UNFLIPPED, "check images without a negative flip")
@@ -384,10 +383,23 @@ def _verdict(
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.images >= FEW_OF_CLASS]
         if weak:
             reasons.append(f"below {CLASS_SHARE:.0%} on {said}: {brief(weak, SOME, str)}")
+    if unseen := _unjudged(names[old:], new, check_accuracy):
+        reasons.append(f"too few held-out images of {brief(unseen, SOME, str)} to judge {_them(unseen)}")
     return ("reject" if rejected else "look closer" if reasons else "accept"), reasons
 
 
+def _unjudged(names: Sequence[str], *figures: Accuracy | Comparison | None) -> list[str]:
+    """Classes of which no figure has as many images as a class needs to count: all wrong, they would pass unseen."""
+    shares = [share for figure in figures if figure for share in figure.by_class]
+    judged = {share.name for share in shares if share.images >= FEW_OF_CLASS}
+    return [name for name in names if name not in judged]
+
+
 # --- words
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _compared(comparison: Comparison, what: str) -> str:

@@ -328,6 +328,24 @@ def test_too_little_to_judge_by_is_no_acceptance(tiny, count, dreams, why):
     assert why in report.reasons[0]
 
 
+@pytest.mark.parametrize(("count", "named"), [(0, True), (4, True), (5, False)])
+def test_a_new_class_of_which_too_few_images_are_held_out_is_named_though_all_others_are_right(tiny, count, named):
+    held_out = MemoryImages(torch.cat([shown(2, 40), shown(3, count)]), torch.tensor([2] * 40 + [3] * count))
+    report = judge(learner(tiny, 2), learner(tiny, 4), held_out, dreams_of(0, 1))
+    why = ("look closer", ("too few held-out images of dog to judge it",))
+    assert (report.verdict, report.reasons) == (why if named else ("accept", ()))
+    checked = judge(learner(tiny, 2), learner(tiny, 4), held_out, dreams_of(0, 1), seen(3, 5))
+    assert (checked.verdict, checked.reasons) == ("accept", ())  # check images tell as much
+
+
+def test_what_a_model_is_rejected_for_stands_before_what_could_not_be_judged(tiny):
+    held_out = MemoryImages(torch.cat([shown(0, 40), shown(3, 4)]), torch.tensor([2] * 40 + [3] * 4))
+    report = judge(learner(tiny, 2), learner(tiny, 4), held_out, dreams_of(0, 1))
+    assert report.verdict == "reject"
+    assert report.reasons[0].startswith("held-out new images named rightly")
+    assert report.reasons[-1] == "too few held-out images of dog to judge it"
+
+
 def test_the_rule_and_the_page_state_every_bound_it_is_applied_with():
     page = (Path(__file__).parents[1] / "docs" / "model-folder.md").read_text("utf-8")
     verdict = page[page.index("**The verdict.**") :]
@@ -337,6 +355,7 @@ def test_the_rule_and_the_page_state_every_bound_it_is_applied_with():
         assert f"{100 * share:.0f} %" in verdict
     assert f"fewer than {acceptance.FEW} held-out" in verdict
     assert f"fewer than {acceptance.FEW_OF_CLASS} dreams" in verdict
+    assert f"a new class with fewer than {acceptance.FEW_OF_CLASS} of" in verdict
 
 
 # --- words

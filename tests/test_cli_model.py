@@ -72,4 +72,5 @@ def test_the_report_of_learn_as_json_and_nothing_else(tmp_path, reverie):
     assert code == 0
     assert told["folder"] == "model"
     assert told["new"]["images"] == 4
+    assert "too few held-out images of 0, 1 to judge them" in told["reasons"]
     assert "2 new classes" in err
