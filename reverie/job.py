@@ -40,15 +40,16 @@ def learn_folder(
     wish, where = wish or Wish(), find_device(device)
     job = _Job(to)
     job.refuse_finished()
-    before = model_io.load(old) if old else None
+    before, digest = model_io.read(old) if old else (None, None)
     step = extend.plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
     to_check = extend.read_check(check, step, reading) if check else None
     with job.at_work():
-        stored = job.claimed(_asked(step, wish, old))
+        asked = _asked(step, wish, digest)
+        stored = job.claimed(asked)
         if stored is None:
             if wish.budget:
                 step = extend.within(wish.budget, step, where)
-            job.claim(_asked(step, wish, old), step.config)
+            job.claim(asked, step.config)
         else:
             step = replace(step, config=stored)
         for line in step.lines():
@@ -60,7 +61,7 @@ def learn_folder(
         journal.tasks = 1
         journal.begin_task(0)
         checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot) if resting else None
-        lineage = (*before.lineage, model_io.digest(old)) if before and old else ()
+        lineage = (*before.lineage, digest) if before and digest else ()
         with stopping_gently(journal):
             followed = Several(journal, observer or LearnerObserver())
             model, report = extend.learn(step, where, followed, to_check, lineage, checkpoint)
@@ -130,11 +131,11 @@ class _Job:
         self.file.unlink()  # so that the folder goes
 
 
-def _asked(step: Step, wish: Wish, old: Path | None) -> dict[str, Any]:
+def _asked(step: Step, wish: Wish, old: str | None) -> dict[str, Any]:
     """What makes a job this one and no other, in a person's words."""
     return {
         "the images": step.fingerprint,
-        "the model to extend": model_io.digest(old) if old else None,
+        "the model to extend": old,
         "the method": wish.method,
         "the seed": wish.seed,
         "the settings": list(wish.settings),

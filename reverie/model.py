@@ -204,8 +204,7 @@ class Learner:
 
     def save(self, folder: Path | str, overwrite: bool = False) -> None:
         """Write a model folder: weights, classes, preprocessing, a card, and the ledger."""
-        model_io.save(Path(folder), self.saved, overwrite)
-        self._digest = model_io.digest(Path(folder))
+        self._digest = model_io.save(Path(folder), self.saved, overwrite)
 
 
 def _is_set(images: Any) -> bool:
@@ -227,9 +226,8 @@ def load(
     what is learned from now on; left out, it is the method of the last step, or ABD where that one keeps more from
     step to step than a model folder holds.
     """
-    path = Path(folder)
-    saved = model_io.load(path, build)
-    return Learner.of(saved, device=device, digest=model_io.digest(path), method=method, settings=settings)
+    saved, digest = model_io.read(Path(folder), build)
+    return Learner.of(saved, device=device, digest=digest, method=method, settings=settings)
 
 
 def adopt(

@@ -51,11 +51,11 @@ class SavedModel:
     acceptance: dict[str, Any] | None = None  # the report of the last step
 
 
-def save(folder: Path, model: SavedModel, overwrite: bool = False) -> None:
-    """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten."""
+def save(folder: Path, model: SavedModel, overwrite: bool = False) -> str:
+    """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten. Gives its digest."""
     try:
         _refuse_loss(folder, overwrite)
-        write(folder, model)
+        return write(folder, model)
     except OSError as error:
         raise UserError(
             f"{folder} cannot be written: {error.strerror or error}. Nothing was left there. "
@@ -63,7 +63,7 @@ def save(folder: Path, model: SavedModel, overwrite: bool = False) -> None:
         ) from None
 
 
-def write(folder: Path, model: SavedModel) -> None:
+def write(folder: Path, model: SavedModel) -> str:
     """The same into a folder that is nobody's."""
     content = _content(model)
 
@@ -72,12 +72,23 @@ def write(folder: Path, model: SavedModel) -> None:
             disk.write_bytes(scratch / name, raw)
 
     disk.write_folder(folder, fill)
+    return str(json.loads(content[SETTINGS])["digest"])
 
 
 def load(folder: Path, build: Callable[[], nn.Module] | None = None) -> SavedModel:
     """Read a model folder that is whole and unchanged; any other is refused. `build` makes a network of one's own."""
+    return read(folder, build)[0]
+
+
+def read(folder: Path, build: Callable[[], nn.Module] | None = None) -> tuple[SavedModel, str]:
+    """The same, with the digest of what was read: another model may have taken the folder's place since."""
     settings = _settings(folder)
-    raw = _checked(folder, settings)
+    try:
+        raw = _checked(folder, settings)
+    except UserError:
+        if _settings(folder) == settings:
+            raise
+        return read(folder, build)  # not damaged: replaced, between one file and the next
     with _reading(folder, WEIGHTS):
         weights = safetensors.torch.load(raw[WEIGHTS])
     with _reading(folder, LEDGER):
@@ -88,16 +99,13 @@ def load(folder: Path, build: Callable[[], nn.Module] | None = None) -> SavedMod
         config = _config(settings)
         classifier = _classifier(settings, config, weights, build)
         lineage, rejection = tuple(settings["lineage"]), settings["rejection"]
-    return SavedModel(classifier.eval(), config, ledger, lineage, rejection, acceptance)
+    return SavedModel(classifier.eval(), config, ledger, lineage, rejection, acceptance), _named(settings, raw)
 
 
 def digest(folder: Path) -> str:
     """Names the model in the lineage of those that are made from it: equal only for equal files."""
     settings = _settings(folder)
-    if settings["schema"] > 1:
-        return str(settings["digest"])
-    raw = (_unchanged(folder, name, None) for name in (SETTINGS, WEIGHTS, LEDGER))
-    return _sha256("".join(map(_sha256, raw)).encode())
+    return _named(settings, _checked(folder, settings) if settings["schema"] == 1 else {})
 
 
 # --- writing
@@ -166,7 +174,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         if not (folder / SETTINGS).is_file():
             raise UserError(f"{folder} is not a model folder: it has no {SETTINGS}.")
     with _reading(folder, SETTINGS):
-        settings = json.loads(_unchanged(folder, SETTINGS, None))
+        written = _unchanged(folder, SETTINGS, None)
+        settings = json.loads(written)
         schema, version = int(settings["schema"]), settings["reverie"]
     if schema > SCHEMA:
         raise UserError(f"{folder} was written by a newer reverie ({version}); this is {__version__}. Please upgrade.")
@@ -174,7 +183,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         with _reading(folder, SETTINGS):
             net = {"family": "reverie", "name": settings["net"], "options": {}}
             added = {"architecture": net, "rejection": None, "lineage": [], "training": settings["run"]}
-        return settings | added
+        return settings | added | {"digest": _sha256(written)}
     rest = {key: value for key, value in settings.items() if key != "digest"}
     if settings.get("digest") != _digest(rest):
         raise _damaged(folder, f"{SETTINGS} has been changed since it was written")
@@ -264,6 +273,13 @@ def _damaged(folder: Path, why: str) -> UserError:
 
 def _sha256(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
+
+
+def _named(settings: Mapping[str, Any], raw: Mapping[str, bytes]) -> str:
+    """The settings name the other files by their digests; those of schema 1 do not."""
+    if settings["schema"] > 1:
+        return str(settings["digest"])
+    return _sha256("".join([settings["digest"], *(_sha256(raw[name]) for name in (WEIGHTS, LEDGER))]).encode())
 
 
 def _digest(settings: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,21 @@ def test_another_job_for_the_same_target_is_refused_with_the_difference(world, t
     with pytest.raises(UserError, match=r"other values of: the model to extend\."):
         learn_folder(world / "second", tmp_path / "new", tmp_path / "other", wish(), device="cpu")
     extended(world, "second", tmp_path / "new")  # the first one is still whole
+
+
+def test_a_model_that_is_replaced_while_the_images_are_read_is_named_as_it_was(world, tmp_path):
+    shutil.copytree(world / "old", tmp_path / "old")
+    model_io.save(tmp_path / "next", replace(model_io.load(world / "old"), rejection=0.123))
+
+    def replaced(done, total):
+        if (tmp_path / "next").exists():
+            (tmp_path / "old").rename(tmp_path / "before")
+            (tmp_path / "next").rename(tmp_path / "old")
+
+    saved, _ = learn_folder(
+        world / "second", tmp_path / "new", tmp_path / "old", wish(), device="cpu", reading=replaced
+    )
+    assert saved.lineage == (model_io.digest(world / "old"),) != (model_io.digest(tmp_path / "old"),)
 
 
 def test_two_processes_cannot_make_the_same_model(world, tmp_path):

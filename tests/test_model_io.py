@@ -163,6 +163,29 @@ def test_the_digest_names_the_model_and_no_other(saved, tmp_path):
     assert re.fullmatch(r"[0-9a-f]{64}", a)
 
 
+@pytest.mark.parametrize(("after", "read"), [("model.safetensors", 1), ("acceptance.json", 0)])
+def test_a_model_that_is_replaced_while_it_is_read_is_read_whole_and_named_by_what_was_read(
+    saved, tmp_path, monkeypatch, after, read
+):
+    place, models = tmp_path / "model", [saved, replace(saved, ledger=[{"classes": [], "images_seen": 7}])]
+    digests = [model_io.save(folder, model) for folder, model in zip((place, tmp_path / "next"), models, strict=True)]
+    assert digests == [model_io.digest(folder) for folder in (place, tmp_path / "next")]
+    real = model_io._unchanged
+
+    def replaced_after(folder, name, wanted):
+        raw = real(folder, name, wanted)
+        if name == after and (tmp_path / "next").exists():
+            place.rename(tmp_path / "before")
+            (tmp_path / "next").rename(place)
+        return raw
+
+    monkeypatch.setattr(model_io, "_unchanged", replaced_after)
+    learner = reverie.load(place, device="cpu")
+    assert learner.saved.ledger == models[read].ledger
+    learner.rename({"a|b": "c"})
+    assert learner.saved.lineage == (*saved.lineage, digests[read])
+
+
 def test_the_page_about_the_folder_explains_every_field(saved, folder):
     page = (Path(__file__).parents[1] / "docs" / "model-folder.md").read_text("utf-8")
     settings = json.loads((folder / "config.json").read_text())
@@ -365,6 +388,9 @@ def test_folders_of_the_first_schema_are_still_read(folder):
     again = model_io.load(folder)
     assert (again.lineage, again.rejection, again.acceptance) == ((), None, None)
     first = model_io.digest(folder)
+    assert model_io.read(folder)[1] == first
+    raw = ((folder / name).read_bytes() for name in ("config.json", "model.safetensors", "ledger.json"))
+    assert first == model_io._sha256("".join(map(model_io._sha256, raw)).encode())
     weights = load_file(folder / "model.safetensors")
     weights["head.bias"] += 1
     save_file(weights, folder / "model.safetensors")
