@@ -1,21 +1,24 @@
 """The classes of a model: since when it knows each; rename one, or remove it.
 
-Nothing here changes what it is given: `rename` and `remove` return a new model. What removing a class means, and what
-it does not, stands in docs/serving.md.
+`rename` and `remove` leave the model they are given as it is, and return a new one; `change` changes a folder. What
+removing a class means, and what it does not, stands in docs/serving.md.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from reverie import provenance
+from reverie import model_io, provenance
 from reverie.errors import UserError, did_you_mean
+from reverie.journal import changing
 from reverie.model_io import SavedModel
 from reverie.names import alike
 from reverie.nets.classifier import Classifier
@@ -106,6 +109,20 @@ def remove(model: SavedModel, names: Collection[str]) -> SavedModel:
         classifier.factor, classifier.shift = classifier.factor[rows[: len(kept)]], classifier.shift[rows[: len(kept)]]
     classifier.class_names = tuple(before[row] for row in kept)
     return _changed(model, classifier, action="removed", removed=[name for name in before if name in names])
+
+
+def change(folder: Path, make: Callable[[SavedModel], SavedModel], to: Path | None = None) -> tuple[SavedModel, bool]:
+    """What `make` makes of the model in a folder, written in its place, or `to` another; and whether it is another."""
+    with changing(folder) if to is None else nullcontext():
+        saved, digest = model_io.read(folder)
+        made = make(saved)
+        if made is saved:
+            return saved, False
+        made = replace(made, lineage=(*saved.lineage, digest))
+        if to is None and model_io.digest(folder) != digest:  # by one that asks for no lock
+            raise UserError(f"{folder} was changed by another process, and stays as it is now. Repeat the command.")
+        model_io.save(to or folder, made, overwrite=to is None)
+    return made, True
 
 
 def _check_known(names: Iterable[str], class_names: Sequence[str]) -> None:

@@ -322,21 +322,19 @@ def classes(
     A removed class is never answered again and its weights in the last layer are deleted. The other layers are not
     trained anew: what they learned from its images stays in them (docs/serving.md).
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from reverie import classes as knowing
     from reverie import model_io
 
-    saved = model_io.load(model)
-    changed = knowing.remove(saved, remove) if remove else saved
-    if rename:
-        changed = knowing.rename(changed, knowing.parse_renames(rename, changed.classifier.class_names))
-    if changed is not saved:
-        changed = replace(changed, lineage=(*saved.lineage, model_io.digest(model)))
-        model_io.save(to or model, changed, overwrite=to is None)
-    elif to is not None:
+    def wanted(saved: SavedModel) -> SavedModel:
+        made = knowing.remove(saved, remove) if remove else saved
+        return knowing.rename(made, knowing.parse_renames(rename, made.classifier.class_names)) if rename else made
+
+    saved, is_changed = knowing.change(model, wanted, to) if remove or rename else (model_io.load(model), False)
+    if to is not None and not is_changed:
         raise UserError("There is nothing to write to --to: no class gets another name, and none is removed.")
-    known = knowing.known(changed.classifier.class_names, changed.ledger)
+    known = knowing.known(saved.classifier.class_names, saved.ledger)
     if as_json:
         print_json([asdict(one) for one in known])
         return
@@ -344,7 +342,7 @@ def classes(
         [one.name, _shown(one.step or None), _shown(one.since and one.since[:10]), _shown(one.images)] for one in known
     ]
     print_table(["class", "step", "since", "images"], rows)
-    if changed is not saved:
+    if is_changed:
         console.print(f"{to or model}", soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -289,16 +289,35 @@ def locked(folder: Path, advice: str) -> Iterator[None]:
 def lock_file(file: Path) -> IO[str] | None:
     """None while somebody else has the lock; else it is ours until this is closed. Without locks, all may have it."""
     handle = file.open("a")
+    if _is_locked(handle.fileno()):
+        handle.close()
+        return None
+    return handle
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """One process at a time puts another folder in the place of this one, which bears the lock: no file is left."""
+    with ExitStack() as held:
+        with suppress(OSError):  # on Windows; where there is no such folder, whoever reads it will say so
+            handle = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, handle)
+            if _is_locked(handle) or not os.path.samestat(os.fstat(handle), folder.stat()):  # or replaced just now
+                raise UserError(f"Another process is changing {folder}. Repeat the command when it has ended.")
+        yield
+
+
+def _is_locked(handle: int) -> bool:
+    """By somebody else; if not, it is by us now."""
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        handle.close()
-        return None
+        return True
     except (ImportError, OSError):  # on Windows; on a file system without locks
         pass
-    return handle
+    return False
 
 
 def stopping_signals() -> list[signal.Signals]:

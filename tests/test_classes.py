@@ -1,12 +1,14 @@
 """The classes of a model: since when, under which name; a removed one is gone from the file, the others stay."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from reverie import model_io
+from reverie import classes, model_io
 from reverie.classes import known, newest, parse_renames, remove, rename
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
@@ -202,3 +204,33 @@ def test_a_mistake_changes_nothing(reverie, folder):
     assert reverie("classes", str(folder), "--remove", "cherry", "--rename", "aple=x")[0] == 2
     assert reverie("classes", str(folder), "--to", "elsewhere")[0] == 2
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_of_two_commands_that_change_a_model_at_once_the_second_is_refused(reverie, folder, monkeypatch):
+    words, others, real = ["--rename", "apple=pear"], [], classes.rename
+
+    def meanwhile(*given):
+        command = [sys.executable, "-m", "reverie", "classes", str(folder), "--remove", "cherry"]
+        others.append(subprocess.run(command, capture_output=True, text=True, timeout=100))
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(classes, "rename", meanwhile)
+        assert reverie("classes", str(folder), *words)[0] == 0
+    assert others[0].returncode == 2
+    assert f"Another process is changing {folder}. Repeat the command" in " ".join(others[0].stderr.split())
+    assert reverie("classes", str(folder), "--remove", "cherry")[0] == 0  # repeated
+    assert model_io.load(folder).classifier.class_names == ("pear", "banana")
+
+
+def test_what_another_program_changed_meanwhile_is_not_overwritten(reverie, folder, monkeypatch):
+    real = classes.rename
+
+    def meanwhile(saved, names):
+        model_io.save(folder, remove(saved, ["cherry"]), overwrite=True)
+        return real(saved, names)
+
+    monkeypatch.setattr(classes, "rename", meanwhile)
+    code, _, err = reverie("classes", str(folder), "--rename", "apple=pear")
+    assert code == 2 and "was changed by another process, and stays as it is now" in err
+    assert model_io.load(folder).classifier.class_names == ("apple", "banana")
