@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ def learn_folder(
     with job.at_work():
         asked = _asked(step, wish, digest)
         stored = job.claimed(asked)
+        if job.is_done():
+            say(f"{to} was whole when the command was killed; what that left behind is removed now")
+            return job.made()
         if stored is None:
             if wish.budget:
                 step = extend.within(wish.budget, step, where)
@@ -78,8 +81,22 @@ class _Job:
         self.file = self.folder.path / "job.json"
 
     def refuse_finished(self) -> None:
-        if self.to.exists():
-            raise UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
+        if self.to.is_symlink() and not self.to.exists():
+            raise UserError(f"{self.to} is a link that leads nowhere. Remove it, or choose another --to.")
+        if not self.to.exists() or self.is_done():
+            return
+        if not self._can_go_on() and not self.folder.in_use():  # left by one that was killed while it cleared up
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+        raise self._exists()
+
+    def _exists(self) -> UserError:
+        return UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
+
+    def is_done(self) -> bool:
+        """Is the model there, and made by this job, which was killed before it cleared up?"""
+        with suppress(ValueError, LookupError, TypeError, UserError, OSError):  # damaged, or somebody else's model
+            return self._can_go_on() and disk.read_json(self.file)["made"] == model_io.digest(self.to)
+        return False
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -108,10 +125,13 @@ class _Job:
             return None
         try:
             stored = disk.read_json(self.file)
-            config = Config.from_dict(stored["config"])
+            config, theirs = Config.from_dict(stored["config"]), dict(stored["asked"])
         except (ValueError, LookupError, TypeError, UserError):
             raise UserError(f"{self.file} is damaged. Delete {self.folder.path} to begin anew.") from None
-        differences = [key for key in asked if asked[key] != stored["asked"].get(key)]
+        differences = [key for key in asked if asked[key] != theirs.get(key)]
+        if differences and self.is_done():
+            self.file.unlink()
+            raise self._exists()
         if differences:
             raise UserError(
                 f"A job for {self.to} was begun and not ended, with other values of: {', '.join(differences)}. "
@@ -126,9 +146,16 @@ class _Job:
 
     def finish(self, model: SavedModel) -> None:
         made = self.folder.path / "model"
-        model_io.write(made, model)
+        digest = model_io.write(made, model)
+        disk.write_json(self.file, {**disk.read_json(self.file), "made": digest})  # by which it is known, see `is_done`
         made.rename(self.to)
         self.file.unlink()  # so that the folder goes
+
+    def made(self) -> tuple[SavedModel, Acceptance]:
+        """What `finish` wrote."""
+        model = model_io.load(self.to)
+        self.file.unlink()
+        return model, Acceptance.from_dict(model.acceptance or {})
 
 
 def _asked(step: Step, wish: Wish, old: str | None) -> dict[str, Any]:

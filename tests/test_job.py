@@ -3,6 +3,9 @@
 import errno
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -148,6 +151,62 @@ def test_what_another_job_left_when_it_was_killed_while_clearing_up_is_not_gone_
     alone, _ = extended(world, "second", tmp_path / "alone", seed=1)
     for name, value in made.classifier.state_dict().items():
         assert torch.equal(value, alone.classifier.state_dict()[name])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from reverie import cli
+
+real = Path.unlink
+
+def unlink(file, *given, **also):
+    if file.name == "job.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(file, *given, **also)
+
+Path.unlink = unlink
+cli.main()
+"""
+
+
+def test_killed_when_the_model_was_there_the_same_command_ends_well_and_clears_up(world, tmp_path, reverie):
+    words = ["learn", str(world / "second"), "--from", str(world / "old"), "--method", "base", "--device", "cpu"]
+    words += ["--set", "train.epochs=1", "--to", "new"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], cwd=tmp_path, capture_output=True, timeout=100)
+    assert killed.returncode == -signal.SIGKILL and (tmp_path / "new").exists()
+    made = model_io.digest(tmp_path / "new")
+    for name in ("other", "cleared"):
+        shutil.copytree(tmp_path / "new", tmp_path / name / "new")
+        shutil.copytree(tmp_path / ".new.learning", tmp_path / name / ".new.learning")
+    code, out, _ = reverie(*words)
+    assert code == 0
+    assert "new was whole when the command was killed" in out and "verdict: " in out
+    code, _, err = reverie(*words)
+    assert code == 2 and "new exists already, and stays as it is" in err
+    code, _, err = reverie(*words[:-1], "other/new", "--seed", "1")  # another command is not told that it ended well
+    assert code == 2 and "new exists already, and stays as it is" in err
+    (tmp_path / "cleared" / ".new.learning" / "job.json").unlink()  # killed a moment later
+    code, _, err = reverie(*words[:-1], "cleared/new")
+    assert code == 2 and "new exists already, and stays as it is" in err
+    for place in (tmp_path, tmp_path / "other", tmp_path / "cleared"):
+        assert model_io.digest(place / "new") == made and not (place / ".new.learning").exists()
+
+
+def test_a_begun_job_outlasts_a_model_that_somebody_else_put_in_its_place(world, tmp_path):
+    stopped(world, tmp_path / "new", "dream", 1)
+    shutil.copytree(world / "old", tmp_path / "new")
+    with pytest.raises(UserError, match="exists already"):
+        extended(world, "second", tmp_path / "new")
+    assert (tmp_path / ".new.learning" / "checkpoint" / "resting.pt").exists()
+
+
+def test_a_link_that_leads_nowhere_is_refused_before_anything_is_learned(world, tmp_path, monkeypatch):
+    (tmp_path / "new").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(extend, "plan", None)  # not even looked at
+    with pytest.raises(UserError, match="/new is a link that leads nowhere"):
+        extended(world, "second", tmp_path / "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_job_that_diverged_is_given_up_so_that_it_can_be_tried_with_a_lower_rate(world, tmp_path):
