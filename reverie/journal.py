@@ -248,7 +248,7 @@ class Journal(LearnerObserver):
     def recover(self) -> tuple[dict[str, Any] | None, Snapshot | None]:
         """The last checkpoint, if there is one. Events after it are taken back, since they will happen again."""
         resting = self._read(self.folder.resting)
-        moving = self._read(self.folder.moving) if resting is not None else None
+        moving = self._read_moving() if resting is not None else None
         size, snapshot = 0, None
         if resting is not None:
             self.seconds, self.sessions, size = resting["seconds"], resting["sessions"], resting["events"]
@@ -272,6 +272,15 @@ class Journal(LearnerObserver):
             raise UserError(
                 f"The checkpoint {file} is damaged ({why}). Delete its folder to start the run anew."
             ) from None
+
+    def _read_moving(self) -> dict[str, Any] | None:
+        """Damaged, it costs the steps since the phase began, and not those before."""
+        file = self.folder.moving
+        try:
+            return disk.read_state(file) if file.is_file() else None
+        except Exception as error:
+            log.warning("The checkpoint %s is damaged (%s): its phase begins anew.", file, first_line(error))
+            return None
 
 
 @contextmanager

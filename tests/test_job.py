@@ -61,6 +61,28 @@ def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new", "whole"]
 
 
+def test_a_damaged_checkpoint_costs_the_steps_of_its_phase_and_not_the_job(world, tmp_path, caplog):
+    whole, _ = extended(world, "second", tmp_path / "whole")
+    stopped(world, tmp_path / "new", "learn", 2)
+    moving = tmp_path / ".new.learning" / "checkpoint" / "moving.pt"
+    moving.write_bytes(moving.read_bytes()[:1000])
+    saved, _ = extended(world, "second", tmp_path / "new")
+    assert "moving.pt is damaged" in caplog.text and "its phase begins anew" in caplog.text
+    for name, value in whole.classifier.state_dict().items():
+        assert torch.equal(value, saved.classifier.state_dict()[name])
+
+
+@pytest.mark.parametrize("key", ["asked", "config"])
+def test_a_damaged_record_of_a_job_is_an_error_that_says_what_to_do(world, tmp_path, key):
+    stopped(world, tmp_path / "new", "dream", 1)
+    file = tmp_path / ".new.learning" / "job.json"
+    told = json.loads(file.read_text())
+    for damaged in ({name: value for name, value in told.items() if name != key}, {**told, key: 5}, []):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"job\.json is damaged\. Delete .*learning to begin anew"):
+            extended(world, "second", tmp_path / "new")
+
+
 def test_a_stopped_job_keeps_the_schedule_that_its_budget_gave(world, tmp_path, monkeypatch):
     timed = Wish(settings=("dream.width=8",), budget=1.5)
     arguments = (world / "second", tmp_path / "new", world / "old", timed)

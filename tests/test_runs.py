@@ -474,10 +474,14 @@ def test_a_mistake_leaves_no_folder_behind(tiny, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tiny, tmp_path):
+def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tiny, tmp_path, caplog):
     config = tiny("base", THREE)
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", observer=StopAt(1, "learn", 3), checkpoint_seconds=0)
+    (tmp_path / "run" / "checkpoint" / "moving.pt").write_bytes(b"dust")  # one that can be done without
+    with pytest.raises(Interrupted):
+        execute(config, tmp_path / "run", observer=StopAt(1, "learn", 3), checkpoint_seconds=0)
+    assert "moving.pt is damaged" in caplog.text
     (tmp_path / "run" / "checkpoint" / "resting.pt").write_bytes(b"dust")
     with pytest.raises(UserError, match=r"resting.pt is damaged"):
         execute(config, tmp_path / "run")
