@@ -20,13 +20,16 @@ class Diverged(Exception):
 
 
 @contextmanager
-def explaining(deed: str, advice: str) -> Iterator[None]:
-    """For work on a path that a person gave: that it cannot be read, or written, is theirs to mend."""
+def explaining(deed: str, advice: str, what: object = None) -> Iterator[None]:
+    """For work on a path that a person gave: that it cannot be read, or written, is theirs to mend.
+
+    `what` they gave, where the file at fault has a name that would tell them nothing.
+    """
     try:
         yield
     except OSError as error:
-        what = error.filename or "The disk"  # one that is full is not said to be
-        raise UserError(f"{what} cannot be {deed}: {error.strerror or error}. {advice}") from None
+        named = what or error.filename or "The disk"  # one that is full is not said to be
+        raise UserError(f"{named} cannot be {deed}: {error.strerror or error}. {advice}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -100,7 +100,7 @@ class _Job:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with locked(self.folder.path, "Choose another --to."):
+        with locked(self.folder.path, "Make room, or choose a --to where you may write.", self.to):
             try:
                 self.refuse_finished()  # by another process, while this one was reading the images
                 yield
@@ -108,9 +108,10 @@ class _Job:
                 self.file.unlink(missing_ok=True)
                 raise
             except OSError as error:
+                then = "goes on from the last checkpoint" if self._can_go_on() else "begins anew"
                 raise UserError(
                     f"{self.to} cannot be made: {error.strerror or error}. Make room, or choose a place where you may "
-                    "write; the same command goes on from the last checkpoint."
+                    f"write; the same command {then}."
                 ) from None
             finally:
                 if not self._can_go_on():

@@ -284,9 +284,9 @@ class Journal(LearnerObserver):
 
 
 @contextmanager
-def locked(folder: Path, advice: str) -> Iterator[None]:
-    """One process at a time works in the folder. The lock goes with the process, however it ends."""
-    with explaining("written", advice):
+def locked(folder: Path, advice: str, what: Path | None = None) -> Iterator[None]:
+    """One process at a time works in the folder, to make `what`. The lock goes with the process, however it ends."""
+    with explaining("written", advice, what):
         folder.mkdir(parents=True, exist_ok=True)
         handle = lock_file(folder / LOCK)
     if handle is None:

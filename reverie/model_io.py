@@ -53,13 +53,16 @@ class SavedModel:
 
 def save(folder: Path, model: SavedModel, overwrite: bool = False) -> str:
     """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten. Gives its digest."""
+    deed, left, room = "written", "Nothing was left there", "Make room"
     try:
+        if folder.exists():
+            deed, left, room = "changed", "It is as it was", f"Make room in {folder.resolve().parent}"
         _refuse_loss(folder, overwrite)
         return write(folder, model)
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be written: {error.strerror or error}. Nothing was left there. "
-            "Make room, or choose a place where you may write."
+            f"{folder} cannot be {deed}: {error.strerror or error}. {left}. {room}, or choose a place where you may "
+            "write."
         ) from None
 
 

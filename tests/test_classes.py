@@ -1,6 +1,7 @@
 """The classes of a model: since when, under which name; a removed one is gone from the file, the others stay."""
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -234,3 +235,16 @@ def test_what_another_program_changed_meanwhile_is_not_overwritten(reverie, fold
     code, _, err = reverie("classes", str(folder), "--rename", "apple=pear")
     assert code == 2 and "was changed by another process, and stays as it is now" in err
     assert model_io.load(folder).classifier.class_names == ("apple", "banana")
+
+
+def test_a_full_disk_leaves_the_model_as_it_was_and_is_told_so(reverie, folder):
+    whole, (soft, hard) = model_io.digest(folder), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        code, _, err = reverie("classes", str(folder), "--rename", "apple=pear")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 2
+    assert f"{folder} cannot be changed: File too large. It is as it was. Make room in {folder.parent}" in err
+    assert model_io.digest(folder) == whole
+    assert [entry.name for entry in folder.parent.iterdir()] == ["model"]

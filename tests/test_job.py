@@ -239,8 +239,10 @@ def test_a_job_that_diverged_is_given_up_so_that_it_can_be_tried_with_a_lower_ra
     extended(world, "second", tmp_path / "new", method="base")
 
 
-@pytest.mark.parametrize("file", ["resting.pt", "model.safetensors"])
-def test_a_full_disk_names_the_model_and_costs_nothing(world, tmp_path, monkeypatch, file):
+@pytest.mark.parametrize(
+    ("file", "then"), [("resting.pt", "begins anew"), ("model.safetensors", "goes on from the last checkpoint")]
+)
+def test_a_full_disk_names_the_model_and_costs_nothing(world, tmp_path, monkeypatch, file, then):
     real = disk.write_bytes
 
     def full(path, content):
@@ -250,8 +252,15 @@ def test_a_full_disk_names_the_model_and_costs_nothing(world, tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(disk, "write_bytes", full)
-        with pytest.raises(UserError, match=r"/new cannot be made: No space left on device\. Make room"):
+        with pytest.raises(UserError, match=rf"/new cannot be made: No space left on device\. Make room.* {then}\."):
             extended(world, "second", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     extended(world, "second", tmp_path / "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_place_where_nothing_can_be_written_is_told_by_the_name_that_the_person_gave(world, tmp_path):
+    (tmp_path / "file").write_text("of somebody")
+    with pytest.raises(UserError, match=r"/file/new cannot be written: Not a directory\. Make room, or choose a --to"):
+        extended(world, "second", tmp_path / "file" / "new")
+    assert (tmp_path / "file").read_text() == "of somebody"

@@ -471,11 +471,11 @@ def test_a_file_that_cannot_grow_leaves_nothing_behind(saved, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        for name in ("model", "old"):
-            with pytest.raises(
-                UserError, match=r"cannot be written: File too large\. Nothing was left there\. Make room"
-            ):
-                model_io.save(tmp_path / name, saved, overwrite=True)
+        with pytest.raises(UserError, match=r"written: File too large\. Nothing was left there\. Make room, or choose"):
+            model_io.save(tmp_path / "model", saved, overwrite=True)
+        said = rf"old cannot be changed: File too large\. It is as it was\. Make room in {tmp_path}, or choose"
+        with pytest.raises(UserError, match=said):
+            model_io.save(tmp_path / "old", saved, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert left_in(tmp_path) == ["old"]
@@ -494,6 +494,12 @@ def test_a_full_disk_leaves_nothing_behind(saved, tmp_path):
         with pytest.raises(UserError, match=r"model cannot be written: No space left on device"):
             model_io.save(disk / "model", saved)
         assert left_in(disk) == []
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        model_io.save(disk / "model", saved)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        said = rf"model cannot be changed: Read-only file system\. It is as it was\. Make room in {disk}, or"
+        with pytest.raises(UserError, match=said):
+            model_io.save(disk / "model", saved, overwrite=True)
     finally:
         subprocess.run(["umount", disk], check=True)
 
