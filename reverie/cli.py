@@ -45,6 +45,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be given several times.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")]
 CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints inside a phase.")]
 
 
@@ -90,10 +91,14 @@ def beside(as_json: bool) -> Console:
     return aside
 
 
-def check_target(file: Path) -> None:
-    """Before the work, not after it."""
+def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None:
+    """Before the work, not after it. No file of the `model` that is read is ever a target, nor one beside them."""
     if file.is_dir():
         raise UserError(f"{file} is a folder. Name a file with --out.")
+    if model is not None and file.resolve().is_relative_to(model.resolve()):
+        raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another --out.")
+    if file.exists() and not overwrite:
+        raise UserError(f"{file} exists already. Choose another --out, or say --overwrite.")
     with explaining("written", "Choose another --out."):
         file.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(file.parent, os.W_OK):

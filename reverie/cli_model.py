@@ -16,6 +16,7 @@ from reverie.cli import (
     AsJson,
     CheckpointEvery,
     DeviceName,
+    Overwrite,
     Settings,
     app,
     aside,
@@ -276,6 +277,7 @@ def evaluate(
 def dream(
     model: ModelFolder,
     out: Annotated[Path, typer.Option(help="The picture to write, as PNG.")] = Path("dreams.png"),
+    overwrite: Overwrite = False,
     per_class: Annotated[int, typer.Option(min=1, help="Dreams of each class, at most.")] = 8,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of the dreamer.", show_default="as in the model's training")
@@ -288,7 +290,9 @@ def dream(
     from reverie.pictures import SHEET_ROWS
     from reverie.progress import following
 
-    check_target(out)
+    if out.suffix.lower() != ".png" and not out.is_dir():
+        raise UserError(f"The picture is a PNG, so {out} should end in .png.")
+    check_target(out, overwrite, model)
     _, learner = _opened(model, device)
     with following(console, model.name) as progress:
         made = dreams.dream(learner, per_class, steps=steps, seed=seed, observer=progress)
@@ -351,6 +355,7 @@ def export(
     model: ModelFolder,
     to: Annotated[ExportFormat, typer.Option(help="For onnxruntime and others, or for PyTorch (.pt2).")],
     out: Annotated[Path | None, typer.Option(help="The file to write.", show_default="MODEL.onnx or MODEL.pt2")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a model as one file that is served without reverie.
 
@@ -362,7 +367,7 @@ def export(
 
     saved = model_io.load(model)
     file = out or Path(f"{model.resolve().name}.{'onnx' if to == 'onnx' else 'pt2'}")
-    check_target(file)
+    check_target(file, overwrite, model)
     with aside.status(f"exporting to {file}"):
         made = exporting.export(saved, to, file)
     if made.difference is None:

@@ -15,6 +15,7 @@ from reverie.cli import (
     CheckpointEvery,
     DataFolder,
     DeviceName,
+    Overwrite,
     Settings,
     app,
     beside,
@@ -272,6 +273,7 @@ def bench(
     settings: Settings = None,
     device: DeviceName = "auto",
     out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure the speed of a training step, by method, phase, task and mode of the engine.
@@ -288,7 +290,7 @@ def bench(
         chosen = ["fp32"]
     names, numbers = _names(methods, "--methods"), _numbers(tasks, "--tasks") if tasks else None
     if out is not None:
-        check_target(out)
+        check_target(out, overwrite)
     with beside(as_json).status("") as status:
         made = benchmark.measure(
             preset, names, numbers, chosen, steps, where, settings or (), lambda line: status.update(line)

@@ -123,6 +123,8 @@ def test_the_benchmark_prints_a_table_and_writes_a_file(reverie, tmp_path):
     assert written["environment"]["device"] == "cpu"
     assert written["command"].startswith("reverie bench digits-5")
     assert written["measurements"][0]["phase"] == "learn"
+    code, _, err = reverie("bench", "digits-5", *words)
+    assert (code, "speed.json exists already. Choose another --out, or say --overwrite." in err) == (2, True)
 
 
 def test_tuning_says_what_it_chose_and_by_how_much(reverie, tmp_path):

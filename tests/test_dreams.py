@@ -107,3 +107,26 @@ def test_the_command_writes_the_sheet(reverie, photo_model, tmp_path):
     code, _, err = reverie("dream", "model", "--out", "there", "--steps", "3")
     assert code == 2
     assert "is a folder" in err
+
+
+def test_no_file_is_lost_to_the_sheet_and_its_name_is_true(reverie, photo_model, tmp_path):
+    model_io.save(tmp_path / "model", photo_model)
+    (tmp_path / "holiday.png").write_bytes(b"dear to somebody")
+    (tmp_path / "link.png").symlink_to("model/config.json")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()}
+    for out, message in (
+        ("holiday.png", "holiday.png exists already. Choose another --out, or say --overwrite."),
+        ("dreams.jpg", "The picture is a PNG, so dreams.jpg should end in .png."),
+        ("model/new.png", "model/new.png is inside the model folder model"),
+        ("link.png", "link.png is inside the model folder model"),
+    ):
+        code, _, err = reverie("dream", "model", "--out", out, "--steps", "3")
+        assert (code, message in err) == (2, True)
+    assert (tmp_path / "holiday.png").read_bytes() == b"dear to somebody"
+    code, _, err = reverie("dream", "model", "--out", "link.png", "--steps", "3", "--overwrite")
+    assert (code, "inside the model folder" in err) == (2, True)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()} == before
+    code, *_ = reverie("dream", "model", "--out", "holiday.png", "--steps", "3", "--overwrite")
+    assert code == 0
+    with Image.open(tmp_path / "holiday.png") as image:
+        assert image.format == "PNG"

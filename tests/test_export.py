@@ -197,6 +197,24 @@ def test_the_model_itself_is_left_as_it_is(photo_model):
 # --- as a person does it
 
 
+def test_no_file_is_lost_to_an_export(reverie, photo_model, tmp_path):
+    model_io.save(tmp_path / "flowers", photo_model)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "flowers").iterdir()}
+    words = ["export", "flowers", "--to", "torch", "--out"]
+    for target in ("flowers/model.safetensors", "flowers/new.pt2"):
+        for more in ((), ("--overwrite",)):
+            code, _, err = reverie(*words, target, *more)
+            assert (code, f"{target} is inside the model folder flowers" in err) == (2, True)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "flowers").iterdir()} == before
+    (tmp_path / "thesis.pt2").write_bytes(b"years of work")
+    code, _, err = reverie(*words, "thesis.pt2")
+    assert (code, "thesis.pt2 exists already" in err) == (2, True)
+    assert (tmp_path / "thesis.pt2").read_bytes() == b"years of work"
+    code, *_ = reverie(*words, "thesis.pt2", "--overwrite")
+    assert code == 0
+    torch.export.load(tmp_path / "thesis.pt2")
+
+
 def awkward(photos: Path) -> list[Path]:
     """Photographs as they come: of all sizes and kinds."""
     picture = Image.open(photos / "apple" / "1.png")
