@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +13,10 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
+
+# Pillow warns of EXIF data that are cut off, and of many pixels: neither is a person's to mend. The filter is for the
+# whole process, as none belongs to a thread, and behind all others: whoever asks for these warnings gets them.
+warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
 
 
 class NotAnImage(Exception):
@@ -59,10 +65,8 @@ def decode(
         with Image.open(file) as opened:
             upright = ImageOps.exif_transpose(opened)
             upright.load()
-    except Image.DecompressionBombError:  # a small file may be meant to fill the memory; nothing has been decoded yet
-        raise NotAnImage(f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down") from None
-    except Exception:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
-        raise NotAnImage("is not an image that can be read") from None
+    except Exception as error:  # Pillow raises almost anything on damaged files, SyntaxError and struct.error included
+        raise why_not(error) from None
     image, converted = _to_rgb(upright)
     if box:
         left, top, wide, high = box(*image.size)
@@ -74,6 +78,15 @@ def decode(
     if channels == 1:
         image = image.convert("L")
     return np.asarray(image).reshape(size, size, channels).transpose(2, 0, 1).copy(), converted
+
+
+def why_not(error: Exception) -> NotAnImage:
+    """What went wrong with a file: is it damaged, or could nobody look into it?"""
+    if isinstance(error, Image.DecompressionBombError):  # made to fill the memory, perhaps; nothing is decoded yet
+        return NotAnImage(f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down")
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # a damaged file may lead to nowhere
+        return NotAnImage(f"cannot be read: {error.strerror}")
+    return NotAnImage("is not an image that can be read")
 
 
 def _to_rgb(image: Image.Image) -> tuple[Image.Image, set[str]]:

@@ -108,14 +108,16 @@ class DiskImages:
 
     def _pixels(self, asked: tuple[int, Tensor | None]) -> Tensor:
         i, draws = asked
-        with suppress(NotAnImage):
+        try:
             return self._decoded(i, draws)
+        except NotAnImage as error:
+            problem = str(error)
         if self.checked:
             raise UserError(
-                f"{self.files[i]} could be read when the run began, and no longer can. "
+                f"{self.files[i]} could be read when the run began, but now {problem}. "
                 "Put it back as it was; the same command then goes on."
             )
-        _warn_once(self.files[i])
+        _warn_once(self.files[i], problem)
         same = (self.labels == self.labels[i]).nonzero().flatten().tolist()
         here = same.index(i)
         for other in (*same[here + 1 :], *same[:here]):
@@ -134,8 +136,8 @@ def _crop_box(draws: Tensor, width: int, height: int) -> Box:
 
 
 @functools.cache
-def _warn_once(file: Path) -> None:
-    log.warning("%s is not an image that can be read; the next of its class stands in for it.", file)
+def _warn_once(file: Path, problem: str) -> None:
+    log.warning("%s %s; the next of its class stands in for it.", file, problem)
 
 
 @dataclass(frozen=True)

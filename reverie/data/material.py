@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from reverie.config import DataConfig
-from reverie.data.decode import pixels_of
+from reverie.data.decode import pixels_of, why_not
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError
@@ -58,16 +58,16 @@ class FolderMaterial:
         if not files:
             alone = "only one image of each class" if any(self._train.values()) else "no images"
             raise UserError(f"There are {alone} in {self.root}; some are learned from, and some are held out.")
-        sides, colourful = [], False
+        sides, colourful, problem = [], False, ""
         for file in files[:: -(-len(files) // LOOKED_AT)]:
             try:
                 with Image.open(file) as image:
                     sides.append(min(image.size))
                     colourful = colourful or _has_colours(image)
-            except Exception:  # Pillow raises almost anything; whoever reads the file will say so
-                continue
+            except Exception as error:  # Pillow raises almost anything; whoever reads the file will say so
+                problem = f"{file} {why_not(error)}"
         if not sides:
-            raise UserError(f"No file in {self.root} can be read as an image.")
+            raise UserError(f"No file in {self.root} can be read as an image; the last, {problem}.")
         return int(median(sides)), colourful
 
     def read(self, config: DataConfig, size: int, only: Collection[str], progress: Progress | None = None) -> Dataset:
@@ -193,7 +193,9 @@ def as_pixels(what: Any) -> Any:
     if isinstance(what, Image.Image):
         return torch.from_numpy(pixels_of(what))
     try:
-        pixels = torch.as_tensor(what if isinstance(what, Tensor) else np.ascontiguousarray(what)).detach().cpu()
+        # What may not be written to is copied, or torch would warn of it.
+        array = what if isinstance(what, Tensor) else np.require(what, requirements=("C", "W"))
+        pixels = torch.as_tensor(array).detach().cpu()
     except (TypeError, ValueError):
         raise UserError(f"An image is an array, a tensor or a PIL image, not {type(what).__name__}.") from None
     if pixels.ndim not in (3, 4):

@@ -1,12 +1,15 @@
 """Decoding by threads: in order, and without waiting for what nobody wants any more."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.data.decode import AHEAD, _threads, by_threads, decode, pixels_of
+from reverie.data.decode import AHEAD, NotAnImage, _threads, by_threads, decode, pixels_of
 
 
 def test_what_threads_make_comes_in_order():
@@ -84,3 +87,51 @@ def test_an_opened_image_is_turned_as_a_file_is(tmp_path, orientation):
     image.save(tmp_path / "x.png", exif=exif)
     with Image.open(tmp_path / "x.png") as opened:
         assert (pixels_of(opened) == decode(tmp_path / "x.png", 8)[0]).all()
+
+
+def test_a_file_that_cannot_be_read_is_not_said_to_be_no_image(tmp_path):
+    with pytest.raises(NotAnImage, match=r"^cannot be read: No such file or directory$"):
+        decode(tmp_path / "gone.png", 8)
+    (tmp_path / "disk.png").symlink_to("/proc/self/mem")  # whose first bytes cannot be read
+    with pytest.raises(NotAnImage, match=r"^cannot be read: Input/output error$"):
+        decode(tmp_path / "disk.png", 8)
+    (tmp_path / "notes.png").write_text("no image")
+    with pytest.raises(NotAnImage, match=r"^is not an image that can be read$"):
+        decode(tmp_path / "notes.png", 8)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="who may do everything is denied nothing")
+def test_a_file_that_may_not_be_read_is_said_to_be_that(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "secret.png")
+    (tmp_path / "secret.png").chmod(0)
+    with pytest.raises(NotAnImage, match=r"^cannot be read: Permission denied$"):
+        decode(tmp_path / "secret.png", 8)
+
+
+READER = """
+import sys
+from pathlib import Path
+import numpy as np
+from reverie.data.folder import read_folder
+from reverie.data.material import as_material, as_pixels
+
+as_material(sys.argv[1]).look()
+print(len(read_folder(Path(sys.argv[1]), size=8).train))
+protected = np.zeros((8, 8, 3), np.uint8)
+protected.flags.writeable = False
+as_pixels(protected)
+"""
+
+
+def test_harmless_warnings_of_the_libraries_do_not_reach_the_terminal(photos):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a long description, of which the end is missing"
+    with Image.open(photos / "apple" / "1.png") as image:
+        image.save(photos / "apple" / "cut.jpg", exif=exif.tobytes()[:40])
+    Image.new("L", (10_000, 9_000)).save(photos / "apple" / "large.png")
+    words = [sys.executable, "-c", READER, str(photos)]
+    read = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (int(read.stdout) > 30, read.stderr) == (True, "")
+    warned = subprocess.run([words[0], "-W", "always", *words[1:]], capture_output=True, text=True, check=True)
+    assert "EXIF" in warned.stderr  # for whoever asks
+    assert "DecompressionBombWarning" in warned.stderr

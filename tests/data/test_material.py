@@ -62,7 +62,7 @@ def test_a_folder_without_any_image_is_refused(tmp_path):
     (tmp_path / "one").mkdir()
     for number in range(2):
         (tmp_path / "one" / f"{number}.png").write_text("no image")
-    with pytest.raises(UserError, match=r"No file in .* can be read as an image"):
+    with pytest.raises(UserError, match=r"No file in .* as an image; the last, .*/1\.png is not an image that"):
         as_material(tmp_path).look()
 
 

@@ -99,6 +99,10 @@ def huge(root: Path) -> None:
     bomb(root / "banana" / "bad.png")
 
 
+def failing_disk(root: Path) -> None:
+    (root / "banana" / "bad.png").symlink_to("/proc/self/mem")  # whose first bytes cannot be read
+
+
 def link_in_a_circle(root: Path) -> None:
     (root / "banana" / "bad.png").symlink_to("bad.png")
 
@@ -114,6 +118,7 @@ def class_linked_nowhere(root: Path) -> None:
 PASSED_OVER = [
     (corrupt, "banana/bad.jpg is not an image that can be read; skipped"),
     (huge, r"banana/bad.png has more than 178,956,970 pixels; scale it down; skipped"),
+    (failing_disk, "banana/bad.png cannot be read: Input/output error; skipped"),
     (link_in_a_circle, "banana/bad.png is a link that leads nowhere or to a folder; left out"),
     (link_to_a_folder, "banana/bad is a link that leads nowhere or to a folder; left out"),
     (class_linked_nowhere, "photos/bad is a link that leads nowhere; left out"),
