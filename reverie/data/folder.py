@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,6 +17,7 @@ from PIL import Image
 from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, explaining
+from reverie.names import brief
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -156,7 +157,32 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     found = {sub.name: files_below(sub) for sub in class_folders(folder)}
     if not found:
         raise UserError(f"{folder} has no sub-folders. reverie expects one folder of images a class.")
+    _question_depth(folder, found)
     return found
+
+
+def _question_depth(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
+    """A class that holds folders of images alone may be a folder of classes: then a person is one level too high."""
+    pictures = {"", *Image.registered_extensions()}
+    deep = {}
+    for name, files in found.items():
+        places = [file.relative_to(folder / name).parts for file in files if file.suffix.lower() in pictures]
+        if places and all(len(parts) > 1 for parts in places):
+            deep[name] = sorted({parts[0] for parts in places})
+    if deep and len(found) == 1:
+        ((name, inner),) = deep.items()
+        raise UserError(
+            f"{folder / name} is the only folder in {folder}, and holds folders alone: {brief(inner)}. If these are "
+            f"the classes, give {folder / name} instead; if {name!r} is a class, put its images right into it."
+        )
+    if many := [name for name, inner in deep.items() if len(inner) > 1]:
+        log.warning(
+            "In %s, %s holds folders alone (%s); all their images are taken for one class. Should each be a class, "
+            "give a folder that has them side by side.",
+            folder,
+            brief(many),
+            brief(deep[many[0]]),
+        )
 
 
 def _refuse_too_few(name: str, root: Path, files: Sequence[Path], enough: int, which: str = "") -> None:

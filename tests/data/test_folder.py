@@ -254,6 +254,27 @@ def test_what_lies_in_hidden_folders_is_nobodys_business(photos):
     assert len(data.train) + len(data.test) == 36
 
 
+def test_a_folder_one_level_too_high_is_refused_and_the_right_one_is_named(photos, tmp_path):
+    shutil.move(photos, tmp_path / "data" / "new")
+    (tmp_path / "data" / "new" / "notes.txt").write_text("bought on Friday")
+    with pytest.raises(
+        UserError, match=r"'apple', 'banana', 'cherry'\. .* give .*/data/new instead; if 'new' is a class"
+    ):
+        read_folder(tmp_path / "data", size=8)
+    assert len(read_folder(tmp_path / "data" / "new", size=8).class_names) == 3
+    Image.new("RGB", (8, 8)).save(tmp_path / "data" / "new" / "one.png")  # images and folders: a class
+    assert read_folder(tmp_path / "data", size=8).class_names == ("new",)
+
+
+def test_classes_that_hold_folders_alone_are_warned_of(photos, tmp_path, caplog):
+    shutil.copytree(photos, tmp_path / "data" / "2024")
+    shutil.copytree(photos, tmp_path / "data" / "2025" / "images")  # one folder inside, as of Tiny-ImageNet
+    shutil.copytree(photos / "apple", tmp_path / "data" / "apple")
+    assert read_folder(tmp_path / "data", size=8).class_names == ("2024", "2025", "apple")
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "data, '2024' holds folders alone ('apple', 'banana', 'cherry'); all their images" in warning
+
+
 def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
     """Three images and what a file manager left beside them: one of the three is held out."""
     for file in sorted((photos / "apple").iterdir())[3:]:
