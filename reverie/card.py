@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from reverie.config import ADOPTED
-from reverie.errors import UserError
+from reverie.errors import UserError, counted
 from reverie.names import DASH, brief
 from reverie.nets import count_parameters
 from reverie.version import __version__
@@ -38,7 +38,7 @@ def card(model: SavedModel) -> str:
     shape = classifier.preprocessing
     head = ["---", yaml.safe_dump(HUB, sort_keys=False).rstrip(), "---", ""]
     about = [
-        f"# A classifier of {classifier.seen} classes, made with reverie {__version__}",
+        f"# A classifier of {counted(classifier.seen, 'class')}, made with reverie {__version__}",
         "",
         f"{plain(config.net.name)}, {count_parameters(classifier):,} parameters; {_taught(model)}.",
         f"Input: {shape.size}×{shape.size} pixels, {shape.channels} channel(s), scaled to 0..1, then (x - mean) / "

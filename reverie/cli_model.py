@@ -27,7 +27,7 @@ from reverie.cli import (
     print_json,
     print_table,
 )
-from reverie.errors import UserError
+from reverie.errors import UserError, counted
 from reverie.names import DASH, brief
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def adopt(
     )
     classifier, shape = learner.classifier, learner.classifier.preprocessing
     console.print(
-        f"{classifier.backbone.architecture}: {count_parameters(classifier):,} parameters, {classifier.seen} classes. "
+        f"{classifier.backbone.architecture}: {count_parameters(classifier):,} parameters, "
+        f"{counted(classifier.seen, 'class')}. "
         f"It takes images of {shape.size}×{shape.size} pixels, less {_listed(shape.mean)}, divided by "
         f"{_listed(shape.deviation)}; if that is not how it was trained, say --size, --mean and --std.",
         soft_wrap=True,
@@ -265,9 +266,9 @@ def evaluate(
     else:
         _print_evaluation(made)
     if made.unknown:
-        files = sum(made.unknown.values())
+        files = counted(sum(made.unknown.values()), "file")
         aside.print(
-            f"No class of the model, so left aside with the {files} files inside: {brief([*made.unknown])}.",
+            f"No class of the model, so left aside with the {files} inside: {brief([*made.unknown])}.",
             soft_wrap=True,
         )
     _name_unreadable(made.unreadable)

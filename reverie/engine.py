@@ -233,7 +233,7 @@ class _Loop:
                     raise self._diverged(f"After phase {self.phase.name!r}, {name!r} is")
 
     def _diverged(self, what: str, where: str = "") -> Diverged:
-        setting = {"learn": ": --set train.lr=…", "dream": ": --set dream.lr=…"}.get(self.phase.name, ".")
+        setting = {"learn": ": train.lr.", "dream": ": dream.lr."}.get(self.phase.name, ".")
         return Diverged(f"{what} no longer a number{where}. A lower learning rate may help{setting}")
 
     # --- capture
@@ -383,13 +383,11 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--device {name!r} is unknown; use auto, cpu, cuda or cuda:1.") from None
+        raise UserError(f"The device {name!r} is unknown; use auto, cpu, cuda or cuda:1.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "--device cuda was asked for, but this machine has no GPU that torch can use. Try --device cpu."
-        )
+        raise UserError(f"The device {name} was asked for, but there is no GPU here that torch can use. Try cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs.")
+        raise UserError(f"The device {name} was asked for; how many GPUs there are: {torch.cuda.device_count()}.")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"reverie runs on cpu and cuda, not on {device.type}.")
     return device

@@ -37,6 +37,11 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def counted(number: int, what: str) -> str:
+    """1 epoch, 2 epochs, 3 classes."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suggestion to put behind a message, with a leading space, or nothing."""
     by_lower = {name.lower(): name for name in known}

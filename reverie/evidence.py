@@ -20,7 +20,7 @@ from PIL import Image
 
 from reverie import disk, metrics, results
 from reverie.config import Config
-from reverie.errors import UserError
+from reverie.errors import UserError, counted
 from reverie.journal import RunFolder, read_events
 from reverie.predictions import Predictions
 from reverie.results import Result
@@ -85,7 +85,11 @@ class Evidence:
         if self.finished:
             return "finished"
         learned = len(self.accuracy_after)
-        said = f"{learned} of {self.tasks} tasks learned" if self.tasks else f"{learned} tasks learned"
+        said = (
+            f"{learned} of {counted(self.tasks, 'task')} learned"
+            if self.tasks
+            else f"{counted(learned, 'task')} learned"
+        )
         for event in reversed(self.events):
             if event["event"] in ("epoch", "phase begins") and event["task"] > learned:
                 epoch = f", epoch {event['epoch']}" if "epoch" in event else ""

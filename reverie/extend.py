@@ -31,7 +31,7 @@ from reverie.data.material import Material, in_channels, sort_names
 from reverie.data.stream import Task
 from reverie.dream import Dreamer
 from reverie.engine import Observer, Snapshot, synchronise
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError, counted, explaining
 from reverie.layering import setting_keys
 from reverie.learner import Checkpoint, LearnerObserver, Several, TaskLearner
 from reverie.methods import find_method, methods_that_load
@@ -139,14 +139,13 @@ class Step:
     def counts(self, images: Images) -> dict[str, int]:
         """Images by class."""
         names = (*self.known, *self.new)
-        counted = torch.bincount(images.labels, minlength=len(names)).tolist()
-        return {name: count for name, count in zip(names, counted, strict=True) if count}
+        counts = torch.bincount(images.labels, minlength=len(names)).tolist()
+        return {name: count for name, count in zip(names, counts, strict=True) if count}
 
     def lines(self) -> list[str]:
         """What was decided, for the person to see."""
         config, train = self.config, self.config.train
-        kinds = "new class" if len(self.new) == 1 else "new classes"
-        learned = f"{len(self.new)} {kinds}: {brief(self.new)}" if self.new else "no new classes"
+        learned = f"{counted(len(self.new), 'new class')}: {brief(self.new)}" if self.new else "no new classes"
         refined = f"; further images of {brief(self.refined)}" if self.refined else ""
         beside = f", beside {len(self.known)} known" if self.known else ""
         augment = config.augment
@@ -155,13 +154,14 @@ class Step:
             *(["mirrored"] if augment.flip else []),
             *(["brightness and contrast"] if augment.brightness or augment.contrast else []),
         ]
-        dreaming = f"{config.dream.steps} steps of dreaming, then " if _dreams(config) and self.known else ""
+        dreaming = f"{counted(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
         return [
-            f"{learned}{refined}{beside}; {len(self.train)} images to learn from, {len(self.held_out)} held out",
+            f"{learned}{refined}{beside}; {counted(len(self.train), 'image')} to learn from, "
+            f"{len(self.held_out)} held out",
             f"{self.preprocessing.size}×{self.preprocessing.size} pixels, {config.net.name}, augmented by "
             f"{', '.join(ways) or 'nothing'}" + ("; classes are drawn equally often" if train.even else ""),
-            f"method {config.method}: {dreaming}{train.epochs} epochs in batches of {train.batch_size}, learning rate "
-            f"{train.lr:g}",
+            f"method {config.method}: {dreaming}{counted(train.epochs, 'epoch')} in batches of {train.batch_size}, "
+            f"learning rate {train.lr:g}",
         ]
 
 
@@ -174,8 +174,8 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
     new, old = sort_names(material.names, known)
     if old and wish.on_known_class == "error":
         raise UserError(
-            f"The model knows {brief(old)} already. Say --on-known-class refine to learn from these images as further "
-            "examples, skip to leave them out, or rename the folder if it is another class."
+            f"The model knows {brief(old)} already. Say --on-known-class refine (on_known_class='refine' in Python) to "
+            "learn from these images as further examples, skip to leave them out, or rename what is another class."
         )
     refined = old if wish.on_known_class == "refine" else []
     if refined and not find_method(wish.method).refines:
@@ -190,7 +190,10 @@ def plan(before: SavedModel | None, material: Material, wish: Wish, progress: Pr
     side, colourful = material.look()
     said_net = defaults.settings_as_dict(wish.settings).get("net", {}).get("name")
     if wish.weights and (before or "/" not in str(said_net)):
-        raise UserError("Weights are for the network of a first model, named by --backbone: torchvision/… or timm/….")
+        raise UserError(
+            "Weights are for the network of a first model, named by --backbone (backbone= in Python): torchvision/… or "
+            "timm/…."
+        )
     if before is None:
         size, net, augment = wish.data.size or defaults.choose_size(side, said_net), said_net, AugmentConfig()
     else:

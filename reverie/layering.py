@@ -104,7 +104,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     """`train.epochs=5` as {"train": {"epochs": 5}}."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set wants section.key=value, for example train.epochs=5, not {text!r}.")
+        raise UserError(f"A setting is section.key=value, for example train.epochs=5, not {text!r}.")
     try:
         parsed = yaml.safe_load(value)
     except (yaml.YAMLError, ValueError):

@@ -184,7 +184,7 @@ class TaskLearner:
             if not bool(logits.isfinite().all()):  # weights may be large beyond use, and numbers still
                 raise Diverged(
                     "The network's answers are no longer numbers. If it has just been trained, a lower learning rate "
-                    "may help: --set train.lr=…"
+                    "may help: train.lr."
                 )
             yield logits
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from reverie import disk
 from reverie.engine import Snapshot
+from reverie.errors import counted
 from reverie.grid import GridObserver, PlannedRun, State, Worker
 from reverie.learner import TaskLearner
 from reverie.phase import Phase
@@ -148,7 +149,7 @@ class GridProgress(GridObserver):
     def begins(self, state: State) -> None:
         at_once = f", {self.parallel} at a time" if self.parallel > 1 else ""
         done = len(state.finished)
-        self._say(f"{state.total} runs: {done} finished before, {len(state.waiting)} to train{at_once}")
+        self._say(f"{counted(state.total, 'run')}: {done} finished before, {len(state.waiting)} to train{at_once}")
         if self.bars is not None:
             self._whole = self.bars.add_task("all runs", total=state.total, completed=done, status="")
 

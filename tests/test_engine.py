@@ -178,7 +178,7 @@ def test_weights_that_the_last_step_broke_are_noticed_though_no_loss_has_seen_th
     """One step, whose loss is a number and whose step is not."""
     model = net()
     last = phase(model, losses=lambda batch: {"fine": (model[0].weight * 1e30).sum()}, epochs=None, steps=1)
-    with pytest.raises(Diverged, match=r"After phase 'learn', '0\.weight' is no longer a number"):
+    with pytest.raises(Diverged, match=r"'learn', '0\.weight' is no longer a number\. .* may help: train\.lr\.$"):
         Engine(CPU).run(replace(last, optimizer=SGD(1e30)), 0)
 
 
@@ -285,7 +285,7 @@ def test_devices():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
-    with pytest.raises(UserError, match="--device cpu"):
+    with pytest.raises(UserError, match=r"^The device cuda was asked for, .* Try cpu\.$"):
         find_device("cuda")
 
 

@@ -372,7 +372,7 @@ def test_in_a_pipe_there_is_a_line_for_each_run(tmp_path):
     state.finished.append(run)
     progress.run_ends(run, 12.0, state)
     lines = said.file.getvalue().splitlines()
-    assert lines[0] == "1 runs: 0 finished before, 1 to train, 2 at a time"
+    assert lines[0] == "1 run: 0 finished before, 1 to train, 2 at a time"
     assert lines[1].endswith("-seed0 begins")
     assert lines[2].startswith("[1/2] digits-5-base")
     assert "50.0 % in the end (12 s); about 6 s left" in lines[2]

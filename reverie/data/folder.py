@@ -16,7 +16,7 @@ from PIL import Image
 
 from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError, counted, explaining
 from reverie.names import brief
 
 Progress = Callable[[int, int], None]
@@ -199,7 +199,8 @@ def class_folders(folder: Path) -> list[Path]:
     folders, pictures = folders_in(folder), Image.registered_extensions()
     loose = [file for file in folder.iterdir() if file.suffix.lower() in pictures and file.is_file()]
     if folders and loose:
-        log.warning("%s holds %d image(s) beside the folders of its classes; they are left aside.", folder, len(loose))
+        images = counted(len(loose), "image")
+        log.warning("%s holds %s beside the folders of its classes; left aside.", folder, images)
     return folders
 
 

@@ -21,7 +21,7 @@ from reverie.config import DataConfig
 from reverie.data.decode import pixels_of, why_not
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
-from reverie.errors import UserError
+from reverie.errors import UserError, counted
 from reverie.names import checked, in_order, refuse_twins
 
 LOOKED_AT = 200  # files, spread over all, from which the usual size of an image is taken
@@ -107,7 +107,9 @@ class PixelMaterial:
         for name in names:
             of_class = (self.labels == self.names.index(name)).nonzero().flatten().tolist()
             if len(of_class) < 2:
-                raise UserError(f"Class {name!r} has {len(of_class)} image(s): one to train on and one to test on.")
+                raise UserError(
+                    f"Class {name!r} has {counted(len(of_class), 'image')}: one to train on and one to test on."
+                )
             key = {i: hashlib.blake2b(self.images[i].numpy().tobytes()).digest() for i in of_class}
             for part, chosen in zip(parts, hold_out(of_class, key.__getitem__, self._holdout), strict=True):
                 part.extend(chosen)

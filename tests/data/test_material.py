@@ -152,7 +152,7 @@ def test_names_are_for_arrays_only(photos):
 
 
 def test_a_class_with_one_image_in_memory_is_refused():
-    with pytest.raises(UserError, match=r"'b' has 1 image"):
+    with pytest.raises(UserError, match=r"'b' has 1 image: one"):
         read(as_material((RGB[:3], ["a", "a", "b"])))
 
 
