@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reverie.cli import EXPERIMENTS, DataFolder, app, console, print_table
+from reverie.cli import EXPERIMENTS, DataFolder, app, aside, console, print_table
 from reverie.errors import UserError
 
 data_app = typer.Typer(help="Data sets: which there are, download one, check one.", no_args_is_help=True)
@@ -66,7 +66,13 @@ def data_check(
     if what in ARCHIVES:
         folder = locate(what, data)
         damaged = damaged_files(what, folder)
-        if damaged:
+        if damaged and not ARCHIVES[what].files:  # images are missing, or added: a run takes what there is
+            aside.print(
+                f"{folder} is not as published: it has {', '.join(damaged)}. A run takes it as it is; "
+                f"`reverie data get {what}` puts all of it in its place.",
+                soft_wrap=True,
+            )
+        elif damaged:
             raise UserError(f"Damaged in {folder}: {', '.join(damaged)}. `reverie data get {what}` fetches them anew.")
         if ARCHIVES[what].files:
             console.print(f"{what} in {folder} is complete and as published", soft_wrap=True)
