@@ -5,6 +5,7 @@ Images are noise of the data set's shape and networks are untrained: neither cha
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -67,6 +68,9 @@ class Measurement:
     setup_seconds: float  # to compile and capture, once a phase
 
 
+Report = Callable[[str, str], None]  # told what is measured now, and how far it is: nothing when it begins
+
+
 def measure(
     preset: str,
     methods: Sequence[str],
@@ -75,7 +79,7 @@ def measure(
     steps: int,
     device: torch.device,
     settings: Sequence[str] = (),
-    report: Callable[[str], None] = lambda line: None,
+    report: Report = lambda what, step: None,
 ) -> list[Measurement]:
     """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last).
 
@@ -91,8 +95,10 @@ def measure(
             raise UserError(f"{preset} has tasks 1 to {len(stream)}, not {wrong[0]}.")
         for mode in modes:
             for task in chosen:
-                report(f"{method}, task {task}, {MODES[mode].name}")
-                made += _measure_task(config, stream, task - 1, MODES[mode], steps, device)
+                what = f"{method}, task {task}, {MODES[mode].name}"
+                report(what, "")
+                said = functools.partial(report, what)
+                made += _measure_task(config, stream, task - 1, MODES[mode], steps, device, said)
     return made
 
 
@@ -123,14 +129,20 @@ def at_task(config: Config, stream: Stream, index: int, device: torch.device) ->
 
 
 def _measure_task(
-    config: Config, stream: Stream, index: int, mode: Mode, steps: int, device: torch.device
+    config: Config,
+    stream: Stream,
+    index: int,
+    mode: Mode,
+    steps: int,
+    device: torch.device,
+    report: Callable[[str], None],
 ) -> list[Measurement]:
     engine = Engine(device, mode.precision, mode.capture, mode.compile)
     made = []
     for phase in at_task(config, stream, index, device)[1]:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        clock = _Clock(steps, device)
+        clock = _Clock(steps, device, report)
         short = replace(phase, epochs=None, steps=WARM_UP + clock.window * WINDOWS, summary=None)
         engine.run(short, seed=0, observer=clock)
         images = phase.feed.batch_size or config.dream.batch_size or config.train.batch_size
@@ -152,13 +164,18 @@ def _measure_task(
 class _Clock(Observer):
     """Looks at the time every so many steps, when the device is done with them."""
 
-    def __init__(self, steps: int, device: torch.device) -> None:
-        self.device, self.window = device, max(1, steps // WINDOWS)
+    def __init__(self, steps: int, device: torch.device, report: Callable[[str], None] = lambda step: None) -> None:
+        self.device, self.window, self.report = device, max(1, steps // WINDOWS), report
         self.times: list[float] = []
         self.setup_seconds = 0.0
+        self._where = ""
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        self._where = f"{phase.name}, step {{}} of {phase.total_steps}"
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if done >= WARM_UP and (done - WARM_UP) % self.window == 0:
+            self.report(self._where.format(done))  # while the device is still at work
             synchronise(self.device)
             self.times.append(time.perf_counter())
 

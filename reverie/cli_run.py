@@ -18,10 +18,12 @@ from reverie.cli import (
     Overwrite,
     Settings,
     app,
+    aside,
     beside,
     check_target,
     console,
     leave,
+    log_to,
     print_json,
     print_table,
 )
@@ -31,12 +33,8 @@ from reverie.errors import UserError
 if TYPE_CHECKING:
     from reverie.tables import Section
 
-Preset = Annotated[
-    str,
-    typer.Argument(
-        metavar="PRESET", help="A preset's name (see `reverie presets`) or a YAML file.", show_default=False
-    ),
-]
+PRESET = "A preset's name (see `reverie presets`) or a YAML file."
+Preset = Annotated[str, typer.Argument(metavar="PRESET", help=PRESET, show_default=False)]
 
 
 @app.command(
@@ -258,7 +256,7 @@ def tune(
 
 @app.command(rich_help_panel=EXPERIMENTS, epilog="Example: reverie bench cifar100-10 --methods abd --tasks 2,10")
 def bench(
-    preset: Preset = "cifar100-10",
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help=PRESET)] = "cifar100-10",
     methods: Annotated[str, typer.Option(help="Which methods, or all.")] = "base,lwf,deepinversion,abd",
     tasks: Annotated[
         str,
@@ -285,16 +283,21 @@ def bench(
     from reverie import disk, provenance
     from reverie.engine import find_device
 
+    log_to(aside)
     where, chosen = find_device(device), _choices(modes, benchmark.MODES, "--modes")
     if where.type != "cuda":
         chosen = ["fp32"]
     names, numbers = _names(methods, "--methods"), _numbers(tasks, "--tasks") if tasks else None
     if out is not None:
         check_target(out, overwrite)
-    with beside(as_json).status("") as status:
-        made = benchmark.measure(
-            preset, names, numbers, chosen, steps, where, settings or (), lambda line: status.update(line)
-        )
+    with aside.status("preparing") as status:
+
+        def report(what: str, step: str) -> None:
+            status.update(f"{what}, {step}" if step else what)
+            if not step and not aside.is_terminal:  # where nothing turns, a line for each
+                aside.print(what)
+
+        made = benchmark.measure(preset, names, numbers, chosen, steps, where, settings or (), report)
     facts = benchmark.as_json(made, preset, steps, provenance.command_line(), provenance.environment(where))
     if out is not None:
         disk.write_json(out, facts)

@@ -15,7 +15,7 @@ TINY = ["train.batch_size=8", "dream.batch_size=4", "dream.width=8", "dream.nois
 
 def test_every_phase_of_every_task_asked_for_is_timed():
     said = []
-    made = bench.measure("digits-5", ["base", "abd"], [1, 3], ["fp32"], 5, CPU, TINY, said.append)
+    made = bench.measure("digits-5", ["base", "abd"], [1, 3], ["fp32"], 5, CPU, TINY, lambda *what: said.append(what))
     assert [(m.method, m.task, m.phase) for m in made] == [
         ("base", 1, "learn"),
         ("base", 3, "learn"),
@@ -23,7 +23,10 @@ def test_every_phase_of_every_task_asked_for_is_timed():
         ("abd", 3, "dream"),
         ("abd", 3, "learn"),
     ]
-    assert len(said) == 4
+    assert [what for what, step in said if not step] == [
+        f"{method}, task {task}, eager fp32" for method in ("base", "abd") for task in (1, 3)
+    ]
+    assert said[-1] == ("abd, task 3, eager fp32", "learn, step 15 of 15")
     for measured in made:
         rows = 4 if measured.phase == "dream" else 8
         assert measured.milliseconds > 0

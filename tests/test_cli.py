@@ -52,6 +52,10 @@ def test_help_teaches_with_an_example(reverie, verb):
         assert "Example: reverie" in out
 
 
+def test_the_benchmark_says_what_is_measured_unless_told(reverie):
+    assert "[default: cifar100-10]" in reverie("bench", "--help")[1]
+
+
 def test_help_and_import_load_no_torch():
     program = (
         "import sys; sys.argv = ['reverie', *sys.argv[1:]]\n"
@@ -116,9 +120,10 @@ def test_a_first_own_experiment_is_five_lines(reverie, tmp_path, photos):
 
 def test_the_benchmark_prints_a_table_and_writes_a_file(reverie, tmp_path):
     words = ["--methods", "base", "--tasks", "1", "--steps", "5", "--device", "cpu", "--out", "speed.json"]
-    code, out, _ = reverie("bench", "digits-5", *words)
+    code, out, err = reverie("bench", "digits-5", *words)
     assert code == 0
     assert "eager fp32, ms" in out
+    assert err == "base, task 1, eager fp32\n"  # what is measured now
     written = json.loads((tmp_path / "speed.json").read_text())
     assert written["environment"]["device"] == "cpu"
     assert written["command"].startswith("reverie bench digits-5")
