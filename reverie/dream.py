@@ -39,7 +39,10 @@ class Noise:
 
 
 class Dreamer:
-    """Belongs to one task. Everything it draws is a function of (seed, task, teacher), whatever the method."""
+    """Belongs to one task; one that is carried (`dream.life`) is taught anew for each, and goes on from where it was.
+
+    What it draws is a function of seed, task and teacher, and of its earlier tasks if it is carried; not of the method.
+    """
 
     def __init__(self, teacher: Classifier, config: DreamConfig, batch_size: int, seed: int, task: int) -> None:
         self.config, self.seed, self.task = config, seed, task

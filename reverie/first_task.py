@@ -116,16 +116,17 @@ class FirstTask(LearnerObserver):
         try:
             entry = disk.read_json(self.folder / key / "entry.json")
             snapshot = disk.read_state(self.folder / key / "snapshot.pt")
+            epochs, seconds = [dict(epoch) for epoch in entry["epochs"]], float(entry["seconds"])
+            found = {"key": key, "trained_by": entry["trained_by"], "seconds": seconds}
         except FileNotFoundError:
             return None
         except Exception as error:  # a damaged file can fail in any way
             log.warning("The first task in %s cannot be read (%s); it is trained again.", self.folder / key, error)
             return None
-        for epoch in entry["epochs"]:
+        for epoch in epochs:
             where = {"task": self.task.index + 1, "tasks": self.journal.tasks, "phase": phase.name}
             self.journal.event("epoch", **where, **epoch)
-        self.journal.add_seconds(phase.name, entry["seconds"])  # they count, whoever spent them
-        found = {"key": key, "trained_by": entry["trained_by"], "seconds": entry["seconds"]}
+        self.journal.add_seconds(phase.name, seconds)  # they count, whoever spent them
         self.session[FOUND[self.task.index]] = found
         return snapshot
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from reverie.nets.layers import widened
+
 STATISTICS_EPSILON = 1e-8
 DISTANCE_FLOOR = 1e-12  # rows that are closer (squared) are the same point: there is no direction between them
 PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belongs to finite
@@ -22,7 +24,7 @@ PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belong
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean over the rows of (weight times) cross-entropy: divided by the number of rows, not by the sum of weights."""
-    by_row = F.cross_entropy(_wide(logits), labels, reduction="none")
+    by_row = F.cross_entropy(widened(logits), labels, reduction="none")
     return (by_row if weights is None else weights * by_row).mean()
 
 
@@ -37,7 +39,7 @@ def local_cross_entropy(logits: Tensor, labels: Tensor, first: int, weights: Ten
 
 def balanced_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Cross-entropy with a weight for each class, divided by the sum of the weights of the rows."""
-    return F.cross_entropy(_wide(logits), labels, _wide(weights))
+    return F.cross_entropy(widened(logits), labels, widened(weights))
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor, taught: Tensor | None = None) -> Tensor:
@@ -45,10 +47,10 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor, taught: Tensor | None =
 
     The label says which, but for the classes that a teacher has logits of: there it is as sure as the teacher.
     """
-    logits = _wide(logits)
+    logits = widened(logits)
     targets = (labels.unsqueeze(1) == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)
     if taught is not None:
-        targets = torch.cat([_wide(taught).sigmoid(), targets[:, taught.shape[1] :]], dim=1)
+        targets = torch.cat([widened(taught).sigmoid(), targets[:, taught.shape[1] :]], dim=1)
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)
 
 
@@ -60,7 +62,7 @@ def task_weights(labels: Tensor, old: int, total: int) -> Tensor:
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """Cross-entropy between softened predictions over the classes given (Hinton's form, without a factor T²)."""
-    targets = F.softmax(_wide(teacher) / temperature, dim=1)
+    targets = F.softmax(widened(teacher) / temperature, dim=1)
     return _soft_cross_entropy(student, targets, temperature)
 
 
@@ -73,7 +75,7 @@ def distillation_by_task(student: Tensor, teacher: Tensor, sizes: Sequence[int],
 
 def padded_distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """The same over all the student's classes, with probability zero for those the teacher does not know (eq. 9)."""
-    targets = F.softmax(_wide(teacher) / temperature, dim=1)
+    targets = F.softmax(widened(teacher) / temperature, dim=1)
     return _soft_cross_entropy(student, F.pad(targets, (0, student.shape[1] - teacher.shape[1])), temperature)
 
 
@@ -82,14 +84,14 @@ def weighted_feature_distillation(student: Tensor, teacher: Tensor, head: Tensor
 
     Mean of squares over rows and old classes. The head's bias would cancel: only its weight [classes, features] counts.
     """
-    moved = _wide(student) - _wide(teacher)
+    moved = widened(student) - widened(teacher)
     with torch.autocast(moved.device.type, enabled=False):
-        return F.linear(moved, _wide(head)).square().mean()
+        return F.linear(moved, widened(head)).square().mean()
 
 
 def logit_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean absolute difference of the logits themselves (R-DFCIL's hard distillation)."""
-    return F.l1_loss(_wide(student), _wide(teacher))
+    return F.l1_loss(widened(student), widened(teacher))
 
 
 def relation_distillation(student: Tensor, teacher: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ def relation_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     and teacher, one product (s, t)(s, -t)' holds the difference for every triplet.
     """
     with torch.autocast(student.device.type, enabled=False):
-        s, t = _directions(_wide(student)), _directions(_wide(teacher))
+        s, t = _directions(widened(student)), _directions(widened(teacher))
         return torch.bmm(torch.cat([s, t], dim=2), torch.cat([s, -t], dim=2).mT).abs().mean()
 
 
@@ -112,7 +114,7 @@ def _directions(points: Tensor) -> Tensor:
 
 
 def _soft_cross_entropy(student: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    return -(targets * F.log_softmax(_wide(student) / temperature, dim=1)).sum(dim=1).mean()
+    return -(targets * F.log_softmax(widened(student) / temperature, dim=1)).sum(dim=1).mean()
 
 
 # --- generative replay ----------------------------------------------------------------------------------------------
@@ -120,13 +122,13 @@ def _soft_cross_entropy(student: Tensor, targets: Tensor, temperature: float) ->
 
 def reconstruction(logits: Tensor, images: Tensor, weights: Tensor) -> Tensor:
     """Binary cross-entropy of pixels between 0 and 1: mean over an image, times its weight, mean over the images."""
-    by_pixel = F.binary_cross_entropy_with_logits(_wide(logits), _wide(images), reduction="none")
+    by_pixel = F.binary_cross_entropy_with_logits(widened(logits), widened(images), reduction="none")
     return (weights * by_pixel.flatten(1).mean(dim=1)).mean()
 
 
 def code_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL between what an image is encoded as and standard normal noise: sum over its numbers, mean over images."""
-    mean, log_variance = _wide(mean), _wide(log_variance)
+    mean, log_variance = widened(mean), widened(log_variance)
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(dim=1).mean()
 
 
@@ -135,15 +137,15 @@ def code_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 def content(logits: Tensor, temperature: float) -> Tensor:
     """The teacher should be sure of its own first choice. At temperature 1000: a gentle constant push (eq. 2)."""
-    return F.cross_entropy(_wide(logits) / temperature, logits.argmax(dim=1))
+    return F.cross_entropy(widened(logits) / temperature, logits.argmax(dim=1))
 
 
 def diversity(logits: Tensor) -> Tensor:
     """0 when the batch holds every class equally, 1 when it holds one; 0 where there is but one class (eq. 1)."""
     classes = logits.shape[1]
     if classes == 1:
-        return _wide(logits).sum() * 0
-    mean = F.softmax(_wide(logits), dim=1).mean(dim=0)
+        return widened(logits).sum() * 0
+    mean = F.softmax(widened(logits), dim=1).mean(dim=0)
     return 1 + (mean * mean.clamp_min(PROBABILITY_FLOOR).log()).sum() / math.log(classes)
 
 
@@ -161,7 +163,7 @@ def statistics(layers: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tenso
 
 def batch_statistics(activations: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance by channel, over everything else."""
-    wide = _wide(activations)
+    wide = widened(activations)
     across = [dim for dim in range(wide.ndim) if dim != 1]
     variance, mean = torch.var_mean(wide, dim=across, correction=0)
     return mean, variance
@@ -170,7 +172,7 @@ def batch_statistics(activations: Tensor) -> tuple[Tensor, Tensor]:
 def smoothness(images: Tensor, blur: Tensor) -> Tensor:
     """Mean squared difference between square images and their blur: neighbours in a picture are alike (eq. 6)."""
     with torch.autocast(images.device.type, enabled=False):
-        images = _wide(images)
+        images = widened(images)
         return F.mse_loss(images, blur @ images @ blur.T)  # down and across
 
 
@@ -182,7 +184,3 @@ def blur_matrix(size: int) -> Tensor:
     taps = torch.exp(-((torch.arange(-2, 3, dtype=torch.float64) / 2) ** 2))
     lines = F.pad(torch.eye(size, dtype=torch.float64)[None], (2, 2), mode="reflect")[0]  # each lights up one pixel
     return (taps / taps.sum() * lines.unfold(1, 5, 1)).sum(dim=2).T.contiguous()
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

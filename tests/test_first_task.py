@@ -391,6 +391,17 @@ def test_a_damaged_first_task_is_trained_again(tiny, tmp_path):
     assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
 
 
+@pytest.mark.parametrize("damage", ["epochs", "seconds", "trained_by", "everything"])
+def test_a_first_task_of_which_a_part_is_missing_is_trained_again(tiny, tmp_path, damage, caplog):
+    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
+    (file,) = entries(tmp_path)
+    entry = disk.read_json(file)
+    entry.pop(damage, None)
+    disk.write_json(file, [] if damage == "everything" else entry)
+    assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
+    assert "cannot be read" in caplog.text and "it is trained again" in caplog.text
+
+
 class OnlyAClassifier:
     """A stand-in for a method that has nothing but its classifier."""
 

@@ -14,9 +14,10 @@ from reverie.config import DataConfig
 from reverie.data.folder import Progress, decode_files, files_below, folders_in
 from reverie.data.images import Dataset, DiskImages
 from reverie.errors import UserError, explaining
+from reverie.nets.classifier import NATURAL_DEVIATION, NATURAL_MEAN
 
 TINY_NORMALISATION = ((0.4389, 0.4114, 0.3682), (0.2402, 0.2350, 0.2268))
-NORMALISATION = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+NORMALISATION = (NATURAL_MEAN, NATURAL_DEVIATION)
 MARGIN = 1 / 16  # on each side: of 256 pixels on the short side, the 224 in the middle are seen
 
 Choose = Callable[[int], Sequence[int]]

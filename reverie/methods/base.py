@@ -29,7 +29,6 @@ class Keeps(enum.StrEnum):
     """What a method takes from one task to the next, besides the classifier itself."""
 
     NOTHING = "nothing"
-    STATISTICS = "statistics"
     NETWORKS = "networks"
     CORESET = "a coreset"
     EVERYTHING = "everything"

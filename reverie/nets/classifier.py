@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from reverie import seeding
 from reverie.fast import fusable
 from reverie.nets.backbone import Backbone
-from reverie.nets.layers import at_least_single
+from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room
 
 NATURAL_MEAN, NATURAL_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's photographs
@@ -154,8 +154,7 @@ class Classifier(nn.Module):
     @fusable
     def features(self, images: Tensor) -> Tensor:
         """In single precision, whatever the backbone computes in."""
-        features: Tensor = self.backbone(images)
-        return features.to(at_least_single(features.dtype))
+        return widened(self.backbone(images))
 
     def logits(self, features: Tensor) -> Tensor:
         """Of all classes seen, corrected; those of the head itself are not."""

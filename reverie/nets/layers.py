@@ -35,3 +35,8 @@ class Double(nn.Module):
 def at_least_single(dtype: torch.dtype) -> torch.dtype:
     """As `torch.promote_types` with single precision, which the exporters of torch 2.6 stumble over."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def widened(values: Tensor) -> Tensor:
+    """In single precision at least, as sums need it."""
+    return values.to(at_least_single(values.dtype))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from reverie.nets.layers import AlignedConv2d, at_least_single
+from reverie.nets.layers import AlignedConv2d, widened
 
 
 def halvings(size: int) -> int:
@@ -38,12 +38,12 @@ class VAE(nn.Module):
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the variance, in single precision, whatever is computed in."""
         maps = self.encoder(images).flatten(1)
-        return _single(self.mean(maps)), _single(self.log_variance(maps))
+        return widened(self.mean(maps)), widened(self.log_variance(maps))
 
     def decode(self, codes: Tensor) -> Tensor:
         """Logits of the pixels, in single precision."""
         maps = self.project(codes).view(-1, self.wide, self.first_side, self.first_side)
-        return _single(self.decoder(maps)[:, :, : self.size, : self.size])
+        return widened(self.decoder(maps)[:, :, : self.size, : self.size])
 
 
 def _half(before: int, after: int) -> nn.Module:
@@ -52,7 +52,3 @@ def _half(before: int, after: int) -> nn.Module:
 
 def _twice(before: int, after: int) -> nn.Module:
     return nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)
-
-
-def _single(values: Tensor) -> Tensor:
-    return values.to(at_least_single(values.dtype))
