@@ -21,7 +21,7 @@ from torch import Tensor
 
 from reverie import fast
 from reverie.capture import CapturedStep, CaptureFailed
-from reverie.errors import Diverged, UserError
+from reverie.errors import Diverged, UserError, counted
 from reverie.phase import SGD, Phase
 from reverie.seeding import derive
 
@@ -387,7 +387,8 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"The device {name} was asked for, but there is no GPU here that torch can use. Try cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"The device {name} was asked for; how many GPUs there are: {torch.cuda.device_count()}.")
+        found = counted(torch.cuda.device_count(), "GPU")
+        raise UserError(f"The device {name} was asked for, but torch finds {found}; they are counted from cuda:0.")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"reverie runs on cpu and cuda, not on {device.type}.")
     return device

@@ -289,6 +289,13 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
         find_device("cuda")
 
 
+def test_a_gpu_beyond_the_last_is_an_error_that_says_how_many_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"^The device cuda:3 was asked for, but torch finds 1 GPU;"):
+        find_device("cuda:3")
+
+
 class AStepAhead:
     """What a captured step does, without a graph: it makes its material one step ahead."""
 
