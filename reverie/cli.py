@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
+from reverie import disk
 from reverie.errors import Diverged, Interrupted, UserError, explaining
 from reverie.version import __version__
 
@@ -100,9 +100,8 @@ def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None
     if file.exists() and not overwrite:
         raise UserError(f"{file} exists already. Choose another --out, or say --overwrite.")
     with explaining("written", "Choose another --out."):
+        disk.check_writable(file.parent)
         file.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(file.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def leave(message: str, code: int) -> NoReturn:

@@ -367,7 +367,10 @@ def export(
     from reverie import model_io
 
     saved = model_io.load(model)
-    file = out or Path(f"{model.resolve().name}.{'onnx' if to == 'onnx' else 'pt2'}")
+    suffixes = {"onnx": ".onnx", "torch": ".pt2"}
+    file = out or Path(f"{model.resolve().name}{suffixes[to]}")
+    if file.suffix.lower() in {*suffixes.values()} - {suffixes[to]}:
+        raise UserError(f"With --to {to}, {file} should end in {suffixes[to]}.")
     check_target(file, overwrite, model)
     with aside.status(f"exporting to {file}"):
         made = exporting.export(saved, to, file)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import glob
 import hashlib
 import io
 import json
 import os
+import pickle
 import secrets
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -39,7 +41,7 @@ def write_bytes(file: Path, content: bytes | memoryview) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    _sync_folder(file.parent)
+    sync_folder(file.parent)
 
 
 def write_text(file: Path, content: str) -> None:
@@ -104,16 +106,23 @@ def state_bytes(state: Mapping[str, Any]) -> bytes:
 
 
 def read_state(file: Path) -> dict[str, Any]:
-    import torch
-
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    state = _unpacked(file)
     if set(state) != {"parts", "digest"}:
         return state
     content = b"".join(file.with_name(name).read_bytes() for name in state["parts"])
     if hashlib.sha256(content).hexdigest() != state["digest"]:
         raise ValueError("its parts do not belong together")
-    whole: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return whole
+    return _unpacked(io.BytesIO(content))
+
+
+def _unpacked(source: Path | IO[bytes]) -> dict[str, Any]:
+    import torch
+
+    try:
+        state: dict[str, Any] = torch.load(source, map_location="cpu", weights_only=True)
+        return state
+    except (pickle.UnpicklingError, RuntimeError, EOFError):  # torch's words would advise to trust the file
+        raise ValueError("it is cut off, or was changed") from None
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -147,7 +156,15 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
                 parent.rmdir()
         raise
     shutil.rmtree(scratch, ignore_errors=True)  # what was there before
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Could files be made there, or where it would be made? Before the work, not after it; a full disk shows later."""
+    place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    problem = None if os.access(place, os.W_OK) else errno.EACCES
+    if problem := problem if place.is_dir() else errno.ENOTDIR:
+        raise OSError(problem, os.strerror(problem), str(place))
 
 
 def _beside(place: Path) -> Path:
@@ -167,7 +184,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """So that what was renamed in it bears its name after a power cut."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -15,12 +15,14 @@ from reverie.config import Config
 from reverie.data.folder import Progress
 from reverie.data.material import as_material
 from reverie.engine import find_device
-from reverie.errors import Diverged, UserError
+from reverie.errors import Diverged, UserError, explaining
 from reverie.extend import Step, Wish
 from reverie.journal import Journal, RunFolder, locked, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several
 from reverie.model_io import SavedModel
 from reverie.nets.weights import fingerprint
+
+WRITABLE = "Make room, or choose a --to where you may write."
 
 
 def learn_folder(
@@ -40,6 +42,8 @@ def learn_folder(
     wish, where = wish or Wish(), find_device(device)
     job = _Job(to)
     job.refuse_finished()
+    with explaining("written", WRITABLE, to):
+        disk.check_writable(to.parent)  # before images are read for long
     before, digest = model_io.read(old) if old else (None, None)
     step = extend.plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
     to_check = extend.read_check(check, step, reading) if check else None
@@ -100,7 +104,7 @@ class _Job:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with locked(self.folder.path, "Make room, or choose a --to where you may write.", self.to):
+        with locked(self.folder.path, WRITABLE, self.to):
             try:
                 self.refuse_finished()  # by another process, while this one was reading the images
                 yield
@@ -150,6 +154,7 @@ class _Job:
         digest = model_io.write(made, model)
         disk.write_json(self.file, {**disk.read_json(self.file), "made": digest})  # by which it is known, see `is_done`
         made.rename(self.to)
+        disk.sync_folder(self.to.parent)
         self.file.unlink()  # so that the folder goes
 
     def made(self) -> tuple[SavedModel, Acceptance]:

@@ -305,13 +305,13 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["table", "digits-5", "--out", "/dev/null/x"], "cannot be written: Not a directory. Choose another"),
         (
             ["bench", "digits-5", "--out", "/dev/null/x.json"],
-            "/dev/null cannot be written: File exists. Choose another",
+            "/dev/null cannot be written: Not a directory. Choose another",
         ),
         (["run", "digits-5", "--checkpoint-every", "-1"], "--checkpoint-every"),
         (["demo", "--out", "/dev/null"], "/dev/null/joint-seed0 cannot be written: Not a directory. Choose another"),
         (
             ["data", "get", "cifar100", "--data", "/dev/null"],
-            "/dev/null cannot be written: File exists. Choose another",
+            "/dev/null cannot be written: Not a directory. Choose another",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -145,14 +145,14 @@ def test_a_large_state_that_cannot_be_written_leaves_the_old_one_and_nothing_els
 def test_parts_stay_when_the_file_that_names_them_is_in_its_place(tmp_path, monkeypatch):
     """Whatever happens then, such as a second Ctrl-C."""
     monkeypatch.setattr(disk, "PART", 1000)
-    file, sync = tmp_path / "x.pt", disk._sync_folder
+    file, sync = tmp_path / "x.pt", disk.sync_folder
 
     def interrupted(folder):
         sync(folder)
         if file.exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk, "_sync_folder", interrupted)
+    monkeypatch.setattr(disk, "sync_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         disk.write_state(file, {"a": torch.ones(1000)})
     assert torch.equal(disk.read_state(file)["a"], torch.ones(1000))

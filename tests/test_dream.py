@@ -155,6 +155,16 @@ def test_coverage_says_which_classes_are_dreamed_of(caplog):
     assert "collapse to 1 of 4" in caplog.text
 
 
+@pytest.mark.parametrize(("shown", "collapsed"), [([0, 1], False), ([0], True), ([0, 1, 2, 3], False)])
+def test_dreams_collapse_when_they_show_fewer_than_half_of_the_classes(caplog, monkeypatch, shown, collapsed):
+    made = dreamer(classes=4)
+    labels = torch.tensor(shown).repeat(25)
+    monkeypatch.setattr(made, "gallery", lambda count: [(None, labels, torch.ones(len(labels)))])
+    with caplog.at_level(logging.WARNING, "reverie"):
+        assert made.coverage()["covered"] == len(shown)
+    assert ("collapse" in caplog.text) is collapsed
+
+
 def test_one_old_class_is_no_collapse(caplog):
     with caplog.at_level(logging.WARNING, "reverie"):
         assert dreamer(classes=1).coverage()["covered"] == 1

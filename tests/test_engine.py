@@ -1,5 +1,6 @@
 """The engine: what a phase says is what happens, and a phase can be left and entered again after any step."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -59,8 +60,6 @@ class Recorder(Observer):
     def step_ends(self, done, snapshot):
         self.steps += 1
         if done == self.stop_after:
-            import copy
-
             self.saved = copy.deepcopy(snapshot())
             raise KeyboardInterrupt
 
@@ -108,6 +107,23 @@ def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after,
     assert seen.epochs + rest.epochs == seen_whole.epochs
     for a, b in zip(state(whole), state(second), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_phase_that_moves_to_another_kind_of_device_goes_on_and_repeats_there():
+    seen = Recorder(stop_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(CPU).run(phase(net()), 7, seen)
+    there = {**seen.saved, "device": "cuda", "rng": torch.zeros(16, dtype=torch.uint8)}  # whose numbers are no use here
+
+    def moved(**changes):
+        model, rest = net(seed=99), Recorder()
+        Engine(CPU).run(phase(model), 7, rest, start=copy.deepcopy({**there, **changes}))
+        return rest.steps, rest.epochs, state(model)
+
+    (steps, epochs, end), again = moved(), moved()
+    assert (steps, epochs) == (11, again[1])
+    assert all(torch.equal(a, b) for a, b in zip(end, again[2], strict=True))
+    assert moved(device="cpu", rng=seen.saved["rng"])[1] != epochs  # other numbers, in truth
 
 
 def test_another_seed_is_another_training():

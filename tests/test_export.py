@@ -206,6 +206,8 @@ def test_no_file_is_lost_to_an_export(reverie, photo_model, tmp_path):
             code, _, err = reverie(*words, target, *more)
             assert (code, f"{target} is inside the model folder flowers" in err) == (2, True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "flowers").iterdir()} == before
+    code, _, err = reverie(*words, "flowers.onnx")  # a name that would not be true
+    assert (code, "With --to torch, flowers.onnx should end in .pt2." in err) == (2, True)
     (tmp_path / "thesis.pt2").write_bytes(b"years of work")
     code, _, err = reverie(*words, "thesis.pt2")
     assert (code, "thesis.pt2 exists already" in err) == (2, True)

@@ -481,9 +481,9 @@ def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tiny, tmp_path, c
     (tmp_path / "run" / "checkpoint" / "moving.pt").write_bytes(b"dust")  # one that can be done without
     with pytest.raises(Interrupted):
         execute(config, tmp_path / "run", observer=StopAt(1, "learn", 3), checkpoint_seconds=0)
-    assert "moving.pt is damaged" in caplog.text
+    assert "moving.pt is damaged (it is cut off, or was changed)" in caplog.text
     (tmp_path / "run" / "checkpoint" / "resting.pt").write_bytes(b"dust")
-    with pytest.raises(UserError, match=r"resting.pt is damaged"):
+    with pytest.raises(UserError, match=r"resting.pt is damaged \(it is cut off, or was changed\)"):
         execute(config, tmp_path / "run")
 
 

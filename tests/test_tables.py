@@ -96,6 +96,13 @@ def own(accuracy, *settings, preset="mine", method="abd", **facts):
     return made | {"preset": preset, "config": made["config"] | {"preset": preset}} | facts
 
 
+def test_how_dreams_are_computed_is_named_only_where_it_decides_something():
+    mixed = [result("abd", 0.5, settings=["dream.mixed=true"]) for _ in range(2)]
+    for one, precision in zip(mixed, ("fp32", "bf16"), strict=True):
+        one["engine"] = {"precision": precision}
+    assert [row.title for row in tables.rows_of(mixed)] == ["ABD", "ABD, dream.mixed=True"]
+
+
 def test_runs_of_ones_own_preset_that_differ_are_rows_of_their_own_and_say_in_what():
     rows = tables.rows_of([own(0.5), own(0.7) | {"seed": 1}, own(0.3, "train.epochs=2", "dream.steps=7")])
     usual = experiment.configure("digits-5", "abd")
