@@ -311,7 +311,7 @@ def test_two_tasks_are_run_from_the_folders_of_each_large_data_set(reverie, tmp_
         (["demo", "--out", "/dev/null"], "/dev/null/joint-seed0 cannot be written: Not a directory. Choose another"),
         (
             ["data", "get", "cifar100", "--data", "/dev/null"],
-            "/dev/null cannot be written: Not a directory. Choose another",
+            "/dev/null cannot be written: File exists. Choose another",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
