@@ -93,15 +93,14 @@ def beside(as_json: bool) -> Console:
 
 def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None:
     """Before the work, not after it. No file of the `model` that is read is ever a target, nor one beside them."""
-    if file.is_dir():
-        raise UserError(f"{file} is a folder. Name a file with --out.")
-    if model is not None and file.resolve().is_relative_to(model.resolve()):
-        raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another --out.")
-    if file.exists() and not overwrite:
-        raise UserError(f"{file} exists already. Choose another --out, or say --overwrite.")
     with explaining("written", "Choose another --out."):
+        if file.is_dir():
+            raise UserError(f"{file} is a folder. Name a file with --out.")
+        if model is not None and file.resolve().is_relative_to(model.resolve()):
+            raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another --out.")
+        if file.exists() and not overwrite:
+            raise UserError(f"{file} exists already. Choose another --out, or say --overwrite.")
         disk.check_writable(file.parent)
-        file.parent.mkdir(parents=True, exist_ok=True)
 
 
 def leave(message: str, code: int) -> NoReturn:

@@ -13,10 +13,11 @@ import pickle
 import secrets
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -106,23 +107,29 @@ def state_bytes(state: Mapping[str, Any]) -> bytes:
 
 
 def read_state(file: Path) -> dict[str, Any]:
-    state = _unpacked(file)
+    state = _unpacked(file.read_bytes())
     if set(state) != {"parts", "digest"}:
         return state
     content = b"".join(file.with_name(name).read_bytes() for name in state["parts"])
     if hashlib.sha256(content).hexdigest() != state["digest"]:
         raise ValueError("its parts do not belong together")
-    return _unpacked(io.BytesIO(content))
+    return _unpacked(content)
 
 
-def _unpacked(source: Path | IO[bytes]) -> dict[str, Any]:
+def _unpacked(content: bytes) -> dict[str, Any]:
     import torch
 
     try:
-        state: dict[str, Any] = torch.load(source, map_location="cpu", weights_only=True)
-        return state
-    except (pickle.UnpicklingError, RuntimeError, EOFError):  # torch's words would advise to trust the file
-        raise ValueError("it is cut off, or was changed") from None
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            whole = packed.testzip() is None  # torch looks at no checksum
+        if whole:
+            state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return state
+    except pickle.UnpicklingError:  # torch's words would advise to trust the file
+        raise ValueError("it holds what reverie does not write") from None
+    except Exception:  # a damaged file can fail in any way
+        pass
+    raise ValueError("it is cut off, or was changed")
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

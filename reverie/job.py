@@ -17,7 +17,7 @@ from reverie.data.material import as_material
 from reverie.engine import find_device
 from reverie.errors import Diverged, UserError, explaining
 from reverie.extend import Step, Wish
-from reverie.journal import Journal, RunFolder, locked, stopping_gently
+from reverie.journal import LOCK, Journal, RunFolder, locked, stopping_gently
 from reverie.learner import Checkpoint, LearnerObserver, Several
 from reverie.model_io import SavedModel
 from reverie.nets.weights import fingerprint
@@ -41,9 +41,9 @@ def learn_folder(
     """Learn the classes of `folder` onto the model `old`, and write the model `to`."""
     wish, where = wish or Wish(), find_device(device)
     job = _Job(to)
-    job.refuse_finished()
-    with explaining("written", WRITABLE, to):
-        disk.check_writable(to.parent)  # before images are read for long
+    with explaining("written", WRITABLE, to):  # before images are read for long
+        job.refuse_finished()
+        disk.check_writable(to.parent)
     before, digest = model_io.read(old) if old else (None, None)
     step = extend.plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
     to_check = extend.read_check(check, step, reading) if check else None
@@ -51,8 +51,11 @@ def learn_folder(
         asked = _asked(step, wish, digest)
         stored = job.claimed(asked)
         if job.is_done():
+            model, report = job.made()
             say(f"{to} was whole when the command was killed; what that left behind is removed now")
-            return job.made()
+            if check and not (report.check or report.check_accuracy):
+                say(f"{check} was not asked for then, and not looked at; see `reverie evaluate`")
+            return model, report
         if stored is None:
             if wish.budget:
                 step = extend.within(wish.budget, step, where)
@@ -90,11 +93,19 @@ class _Job:
         if not self.to.exists() or self.is_done():
             return
         if not self._can_go_on() and not self.folder.in_use():  # left by one that was killed while it cleared up
-            shutil.rmtree(self.folder.path, ignore_errors=True)
+            self._clear()
         raise self._exists()
 
     def _exists(self) -> UserError:
-        return UserError(f"{self.to} exists already, and stays as it is. Choose another --to.")
+        begun = f" {self.folder.path} is of a job that has not ended; delete it to give that up." * self._can_go_on()
+        return UserError(f"{self.to} exists already, and stays as it is. Choose another --to.{begun}")
+
+    def _clear(self) -> None:
+        """Of what a job leaves; in a folder of that name that is somebody else's, nothing is touched."""
+        ours = {LOCK, "job.json", "events.jsonl", "checkpoint", "model"}
+        with suppress(OSError):
+            if all(entry.name in ours or entry.name.startswith(disk.SCRATCH) for entry in self.folder.path.iterdir()):
+                shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def is_done(self) -> bool:
         """Is the model there, and made by this job, which was killed before it cleared up?"""
@@ -119,7 +130,7 @@ class _Job:
                 ) from None
             finally:
                 if not self._can_go_on():
-                    shutil.rmtree(self.folder.path, ignore_errors=True)
+                    self._clear()
 
     def _can_go_on(self) -> bool:
         return self.file.exists() and self.folder.resting.exists()

@@ -26,6 +26,7 @@ from reverie.methods import find_method
 from reverie.phase import Phase
 
 LOCK = ".lock"
+MOVING = ("task", "phase", "snapshot", "seconds", "sessions", "events")  # what `moving.pt` holds
 log = logging.getLogger("reverie")
 
 
@@ -277,7 +278,8 @@ class Journal(LearnerObserver):
         """Damaged, it costs the steps since the phase began, and not those before."""
         file = self.folder.moving
         try:
-            return disk.read_state(file) if file.is_file() else None
+            state = disk.read_state(file) if file.is_file() else None
+            return state and {key: state[key] for key in MOVING}
         except Exception as error:
             log.warning("The checkpoint %s is damaged (%s): its phase begins anew.", file, first_line(error))
             return None

@@ -199,14 +199,12 @@ def _checked(folder: Path, settings: Mapping[str, Any]) -> dict[str, bytes]:
     for name in (WEIGHTS, LEDGER):
         if name not in listed:
             raise _damaged(folder, f"{SETTINGS} does not list {name}")
-    raw = {}
-    for name in (name for name in FILES if name in listed):
-        if name != CARD:
-            raw[name] = _unchanged(folder, name, listed[name])
-            continue
-        try:
-            _unchanged(folder, name, listed[name])
-        except UserError:
+    raw = {name: _unchanged(folder, name, listed[name]) for name in FILES if name in listed and name != CARD}
+    try:
+        if CARD in listed:
+            _unchanged(folder, CARD, listed[CARD])
+    except UserError:
+        if _settings(folder) == settings:  # else another model has just taken its place
             log.warning("%s is not as reverie wrote it. The model and its ledger are.", folder / CARD)
     return raw
 

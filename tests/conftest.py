@@ -10,6 +10,7 @@ import sys
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the commands that tests start
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,19 @@ def photo_model() -> SavedModel:
         {"date": "2026-02-02T00:00:00+00:00", "classes": ["cherry"], "images": {"cherry": 12}},
     ]
     return SavedModel(learner.classifier, config, ledger)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As a user to whom something can be denied, which root is not."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def hear_ctrl_c() -> None:

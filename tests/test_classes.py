@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reverie import classes, model_io
+from reverie import classes, journal, model_io
 from reverie.classes import known, newest, parse_renames, remove, rename
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
@@ -222,6 +223,19 @@ def test_of_two_commands_that_change_a_model_at_once_the_second_is_refused(rever
     assert f"Another process is changing {folder}. Repeat the command" in " ".join(others[0].stderr.split())
     assert reverie("classes", str(folder), "--remove", "cherry")[0] == 0  # repeated
     assert model_io.load(folder).classifier.class_names == ("pear", "banana")
+
+
+def test_a_folder_that_another_command_replaced_before_it_was_locked_is_not_changed(folder, tmp_path, monkeypatch):
+    real = journal._is_locked
+
+    def replaced(handle):
+        shutil.move(folder, tmp_path / "before")
+        shutil.copytree(tmp_path / "before", folder)
+        return real(handle)
+
+    monkeypatch.setattr(journal, "_is_locked", replaced)
+    with pytest.raises(UserError, match="Another process is changing"), journal.changing(folder):
+        raise AssertionError("it was let in")
 
 
 def test_what_another_program_changed_meanwhile_is_not_overwritten(reverie, folder, monkeypatch):

@@ -1,12 +1,16 @@
 """Files are there whole or not at all, and loading them runs no code."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reverie import disk
+from tests.conftest import as_nobody
 
 
 class Evil:
@@ -90,9 +94,38 @@ def test_state_comes_back_bit_for_bit(tmp_path):
 def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"x": Evil()}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="it is cut off, or was changed"):
+    with pytest.raises(ValueError, match="it holds what reverie does not write"):
         disk.read_state(tmp_path / "x.pt")
     assert not (tmp_path / "pwned").exists()
+
+
+@given(st.data())
+def test_a_state_of_which_a_bit_or_the_end_is_lost_is_never_read(data):
+    raw = bytearray(disk.state_bytes({"a": torch.arange(500.0), "b": {"c": ["text", 2.5, None]}}))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    if data.draw(st.booleans()):
+        del raw[place:]
+    else:
+        raw[place] ^= 1 << data.draw(st.integers(0, 7))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "x.pt")
+        file.write_bytes(raw)
+        try:
+            state = disk.read_state(file)
+        except ValueError as error:
+            assert str(error) in ("it is cut off, or was changed", "it holds what reverie does not write")
+        else:  # a bit that means nothing, such as one of the padding between two entries
+            assert torch.equal(state["a"], torch.arange(500.0)) and state["b"] == {"c": ["text", 2.5, None]}
+
+
+def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
+    disk.check_writable(tmp_path / "not" / "yet" / "there")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        disk.check_writable(tmp_path / "file" / "below")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with as_nobody(), pytest.raises(PermissionError):
+        disk.check_writable(tmp_path / "closed")
 
 
 @pytest.mark.parametrize("numbers", [0, 3_000_000, 3_145_728, 8_000_000])

@@ -123,6 +123,8 @@ def test_no_file_is_lost_to_the_sheet_and_its_name_is_true(reverie, photo_model,
         code, _, err = reverie("dream", "model", "--out", out, "--steps", "3")
         assert (code, message in err) == (2, True)
     assert (tmp_path / "holiday.png").read_bytes() == b"dear to somebody"
+    assert reverie("dream", "no-model", "--out", "new/dreams.png")[0] == 2
+    assert not (tmp_path / "new").exists()
     code, _, err = reverie("dream", "model", "--out", "link.png", "--steps", "3", "--overwrite")
     assert (code, "inside the model folder" in err) == (2, True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()} == before

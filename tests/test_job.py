@@ -61,11 +61,12 @@ def test_a_stopped_job_goes_on_to_the_same_model(world, tmp_path, phase, step):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new", "whole"]
 
 
-def test_a_damaged_checkpoint_costs_the_steps_of_its_phase_and_not_the_job(world, tmp_path, caplog):
+@pytest.mark.parametrize("damage", [lambda raw: raw[:5000], lambda raw: disk.state_bytes({"another": 1})])
+def test_a_damaged_checkpoint_costs_the_steps_of_its_phase_and_not_the_job(world, tmp_path, caplog, damage):
     whole, _ = extended(world, "second", tmp_path / "whole")
     stopped(world, tmp_path / "new", "learn", 2)
     moving = tmp_path / ".new.learning" / "checkpoint" / "moving.pt"
-    moving.write_bytes(moving.read_bytes()[:1000])
+    moving.write_bytes(damage(moving.read_bytes()))
     saved, _ = extended(world, "second", tmp_path / "new")
     assert "moving.pt is damaged" in caplog.text and "its phase begins anew" in caplog.text
     for name, value in whole.classifier.state_dict().items():
@@ -201,9 +202,10 @@ def test_killed_when_the_model_was_there_the_same_command_ends_well_and_clears_u
     for name in ("other", "cleared"):
         shutil.copytree(tmp_path / "new", tmp_path / name / "new")
         shutil.copytree(tmp_path / ".new.learning", tmp_path / name / ".new.learning")
-    code, out, _ = reverie(*words)
+    code, out, _ = reverie(*words, "--check", str(world / "first"))
     assert code == 0
     assert "new was whole when the command was killed" in out and "verdict: " in out
+    assert "first was not asked for then, and not looked at" in out
     code, _, err = reverie(*words)
     assert code == 2 and "new exists already, and stays as it is" in err
     code, _, err = reverie(*words[:-1], "other/new", "--seed", "1")  # another command is not told that it ended well
@@ -218,9 +220,26 @@ def test_killed_when_the_model_was_there_the_same_command_ends_well_and_clears_u
 def test_a_begun_job_outlasts_a_model_that_somebody_else_put_in_its_place(world, tmp_path):
     stopped(world, tmp_path / "new", "dream", 1)
     shutil.copytree(world / "old", tmp_path / "new")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match=r"exists already.* \S*/\.new\.learning is of a job that has not ended"):
         extended(world, "second", tmp_path / "new")
     assert (tmp_path / ".new.learning" / "checkpoint" / "resting.pt").exists()
+
+
+def test_a_refused_job_removes_nothing_that_is_somebody_elses(world, tmp_path):
+    shutil.copytree(world / "old", tmp_path / "new")
+    hidden = tmp_path / ".new.learning"
+    (hidden / "checkpoint").mkdir(parents=True)
+    (hidden / "notes.txt").write_text("dear to somebody")
+    with pytest.raises(UserError, match=r"exists already, and stays as it is\. Choose another --to\.$"):
+        extended(world, "second", tmp_path / "new")
+    assert (hidden / "notes.txt").read_text() == "dear to somebody"
+    (hidden / "notes.txt").unlink()
+    with locked(hidden, ""), pytest.raises(UserError, match="exists already"):
+        extended(world, "second", tmp_path / "new")
+    assert hidden.exists()  # another process was at work there
+    with pytest.raises(UserError, match="exists already"):
+        extended(world, "second", tmp_path / "new")
+    assert not hidden.exists()
 
 
 def test_a_link_that_leads_nowhere_is_refused_before_anything_is_learned(world, tmp_path, monkeypatch):

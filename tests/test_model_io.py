@@ -165,7 +165,7 @@ def test_the_digest_names_the_model_and_no_other(saved, tmp_path):
 
 @pytest.mark.parametrize(("after", "read"), [("model.safetensors", 1), ("acceptance.json", 0)])
 def test_a_model_that_is_replaced_while_it_is_read_is_read_whole_and_named_by_what_was_read(
-    saved, tmp_path, monkeypatch, after, read
+    saved, tmp_path, monkeypatch, caplog, after, read
 ):
     place, models = tmp_path / "model", [saved, replace(saved, ledger=[{"classes": [], "images_seen": 7}])]
     digests = [model_io.save(folder, model) for folder, model in zip((place, tmp_path / "next"), models, strict=True)]
@@ -184,6 +184,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_whole_and_named_by_wh
     assert learner.saved.ledger == models[read].ledger
     learner.rename({"a|b": "c"})
     assert learner.saved.lineage == (*saved.lineage, digests[read])
+    assert not caplog.records  # nobody has written in the card
 
 
 def test_the_page_about_the_folder_explains_every_field(saved, folder):

@@ -173,15 +173,15 @@ def _question_depth(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
         ((name, inner),) = deep.items()
         raise UserError(
             f"{folder / name} is the only folder in {folder}, and holds folders alone: {brief(inner)}. If these are "
-            f"the classes, give {folder / name} instead; if {name!r} is a class, put its images right into it."
+            f"the classes, give {folder / name} instead; if {name!r} is a class, put one of its images right into it."
         )
     if many := [name for name, inner in deep.items() if len(inner) > 1]:
         log.warning(
-            "In %s, %s holds folders alone (%s); all their images are taken for one class. Should each be a class, "
-            "give a folder that has them side by side.",
+            "In %s there are folders alone (%s) in %s; they count as one class. Should each be a class, give a folder "
+            "that has them side by side.",
             folder,
-            brief(many),
             brief(deep[many[0]]),
+            brief(many[:1]) + (f", and so in {brief(many[1:])}" if many[1:] else ""),
         )
 
 

@@ -1,6 +1,5 @@
 """Decoding by threads: in order, and without waiting for what nobody wants any more."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import pytest
 from PIL import Image
 
 from reverie.data.decode import AHEAD, NotAnImage, _threads, by_threads, decode, pixels_of
+from tests.conftest import as_nobody
 
 
 def test_what_threads_make_comes_in_order():
@@ -103,15 +103,8 @@ def test_a_file_that_cannot_be_read_is_not_said_to_be_no_image(tmp_path):
 def test_a_file_that_may_not_be_read_is_said_to_be_that(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "secret.png")
     (tmp_path / "secret.png").chmod(0)
-    root = os.geteuid() == 0  # to whom nothing is denied
-    if root:
-        os.seteuid(65534)
-    try:
-        with pytest.raises(NotAnImage, match=r"^cannot be read: Permission denied$"):
-            decode(tmp_path / "secret.png", 8)
-    finally:
-        if root:
-            os.seteuid(0)
+    with as_nobody(), pytest.raises(NotAnImage, match=r"^cannot be read: Permission denied$"):
+        decode(tmp_path / "secret.png", 8)
 
 
 READER = """

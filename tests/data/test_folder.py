@@ -258,7 +258,8 @@ def test_a_folder_one_level_too_high_is_refused_and_the_right_one_is_named(photo
     shutil.move(photos, tmp_path / "data" / "new")
     (tmp_path / "data" / "new" / "notes.txt").write_text("bought on Friday")
     with pytest.raises(
-        UserError, match=r"'apple', 'banana', 'cherry'\. .* give .*/data/new instead; if 'new' is a class"
+        UserError,
+        match=r"'apple', 'banana', 'cherry'\. .* give .*/data/new instead; if 'new' is a class, put one",
     ):
         read_folder(tmp_path / "data", size=8)
     assert len(read_folder(tmp_path / "data" / "new", size=8).class_names) == 3
@@ -272,7 +273,11 @@ def test_classes_that_hold_folders_alone_are_warned_of(photos, tmp_path, caplog)
     shutil.copytree(photos / "apple", tmp_path / "data" / "apple")
     assert read_folder(tmp_path / "data", size=8).class_names == ("2024", "2025", "apple")
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "data, '2024' holds folders alone ('apple', 'banana', 'cherry'); all their images" in warning
+    assert "data there are folders alone ('apple', 'banana', 'cherry') in '2024'; they count as one class" in warning
+    caplog.clear()
+    shutil.copytree(photos, tmp_path / "data" / "2026")
+    read_folder(tmp_path / "data", size=8)
+    assert "in '2024', and so in '2026'; they count as one class" in caplog.text
 
 
 def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
