@@ -169,9 +169,10 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 def check_writable(folder: Path) -> None:
     """Could files be made there, or where it would be made? Before the work, not after it; a full disk shows later."""
     place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    problem = None if os.access(place, os.W_OK) else errno.EACCES
-    if problem := problem if place.is_dir() else errno.ENOTDIR:
-        raise OSError(problem, os.strerror(problem), str(place))
+    if not place.is_dir():
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    if not os.access(place, os.W_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(place))
 
 
 def _beside(place: Path) -> Path:
