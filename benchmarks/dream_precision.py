@@ -18,11 +18,15 @@ from typing import Any
 
 import torch
 
-from reverie import experiment, model_io, provenance, runs, seeding
-from reverie.config import DreamConfig
-from reverie.dream import Dreamer, excite
-from reverie.engine import Engine, find_device
+from reverie import seeding
+from reverie.config.schema import DreamConfig
+from reverie.engine.loop import Engine, find_device
+from reverie.methods.dreamer import Dreamer, excite
+from reverie.model import folder as model_io
 from reverie.nets.classifier import Classifier
+from reverie.runs import configure as experiment
+from reverie.runs import run as runs
+from reverie.system import provenance
 
 BATCHES = 40
 

@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from PIL import Image
 
-from reverie import disk, provenance
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data.images import Images
 from reverie.data.sources import read
 from reverie.data.stream import class_order
-from reverie.engine import find_device
+from reverie.engine.loop import find_device
+from reverie.system import files as disk
+from reverie.system import provenance
 
 SIZES = (50, 10, 10, 10, 10, 10)
 METHODS = ("abd", "base")

@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from reverie import experiment
-from reverie.bench import at_task, noise
-from reverie.engine import Engine, Observer, Snapshot
+from reverie.engine.loop import Engine, Observer, Snapshot
+from reverie.runs import configure as experiment
+from reverie.runs.bench import at_task, noise
 
 WARM, STEPS = 20, 20
 

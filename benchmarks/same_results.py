@@ -21,9 +21,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-METHODS = (
-    "joint base lwf lwf-mc dgr lwf-synthetic deepinversion abd r-dfcil rehearsal lwf-coreset e2e bic"  # all of 0.1
-).split()
+METHODS = "joint,base,lwf,lwf-mc,dgr,lwf-synthetic,deepinversion,abd,r-dfcil,rehearsal,lwf-coreset,e2e,bic"
 SMALL = ["train.epochs=2", "train.milestones=[1]", "train.batch_size=16", "dream.steps=8", "dream.width=8"]
 COMPARED = ("metrics", "accuracy_matrix", "class_order", "test_images", "data_fingerprint", "config", "upper_bound")
 OF_LEDGER = ("classes", "images_seen", "keeps", "kept_bytes", "classifier_bytes", "kept", "images_kept", "not_kept")
@@ -76,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path, nargs="?", default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--work", type=Path, default=Path("runs/same-results"))
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()

@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from reverie.config import Config
+    from reverie.config.schema import Config
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
+    from reverie.engine.phase import Phase
     from reverie.errors import UserError
-    from reverie.experiment import configure
-    from reverie.learner import TaskLearner
+    from reverie.learner.task_learner import TaskLearner
     from reverie.methods.base import Method
-    from reverie.model import Learner, adopt, load
-    from reverie.phase import Phase
-    from reverie.runs import execute as run
+    from reverie.model.learner import Learner, adopt, load
+    from reverie.runs.configure import configure
+    from reverie.runs.run import execute as run
 
 _PLACES = {
-    "Config": "reverie.config",
+    "Config": "reverie.config.schema",
     "Dataset": "reverie.data.images",
-    "Learner": "reverie.model",
+    "Learner": "reverie.model.learner",
     "MemoryImages": "reverie.data.images",
     "Method": "reverie.methods.base",
-    "Phase": "reverie.phase",
+    "Phase": "reverie.engine.phase",
     "Stream": "reverie.data.stream",
     "Task": "reverie.data.stream",
-    "TaskLearner": "reverie.learner",
+    "TaskLearner": "reverie.learner.task_learner",
     "UserError": "reverie.errors",
-    "adopt": "reverie.model",
-    "configure": "reverie.experiment",
-    "load": "reverie.model",
-    "run": "reverie.runs:execute",
+    "adopt": "reverie.model.learner",
+    "configure": "reverie.runs.configure",
+    "load": "reverie.model.learner",
+    "run": "reverie.runs.run:execute",
 }
 
 __all__ = [

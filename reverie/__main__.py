@@ -1,5 +1,5 @@
 """`python -m reverie`."""
 
-from reverie.cli import main
+from reverie.cli.app import main
 
 main()

@@ -20,17 +20,19 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from reverie import cli, experiment, runs
-from reverie.acceptance import Acceptance
-from reverie.config import Config, DataConfig
+from reverie.cli import app as cli
+from reverie.config.schema import Config, DataConfig
 from reverie.data import sources
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Stream, Task
-from reverie.extend import Wish
-from reverie.job import learn_folder
-from reverie.learner import TaskLearner
-from reverie.model_io import SavedModel
+from reverie.learner.task_learner import TaskLearner
+from reverie.model.acceptance import Acceptance
+from reverie.model.folder import SavedModel
+from reverie.model.job import learn_folder
+from reverie.model.step import Wish
 from reverie.nets.classifier import Preprocessing
+from reverie.runs import configure as experiment
+from reverie.runs import run as runs
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reverie.config import AugmentConfig
-from reverie.fast import fusable
+from reverie.compile import fusable
+from reverie.config.schema import AugmentConfig
 
 _DOWN, _ACROSS, _FLIP, _BRIGHTNESS, _CONTRAST, _ORDER, _BOXES = range(7)
 TRIES = 10  # boxes that are drawn for a resized crop, of which the first that fits is taken

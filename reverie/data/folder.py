@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from reverie.data.class_names import brief
 from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, counted, explaining
-from reverie.names import brief
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data.folder import Progress, decode_files, files_below, folders_in
 from reverie.data.images import Dataset, DiskImages
 from reverie.errors import UserError, explaining

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data import imagenet
 from reverie.data.folder import Progress, find_files, read_folder
 from reverie.data.imagenet import Choose

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reverie.config import check
+from reverie.config.schema import check
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
-from reverie.methods.dreaming import DreamReplay, Replay
+from reverie.engine.phase import Phase
+from reverie.methods.dream_replay import DreamReplay, Replay
+from reverie.methods.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.nets.statistics import set_batchnorm_momentum
-from reverie.phase import Phase
 
 USUAL_MOMENTUM = 0.1  # of BatchNorm in nearly all networks, ours among them
 

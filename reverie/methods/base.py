@@ -1,6 +1,6 @@
 """What a method is: how a task is learned without forgetting the old ones.
 
-A method is handed the current task, never the stream. It yields phases (`reverie.phase`); the engine trains.
+A method is handed the current task, never the stream. It yields phases (`reverie.engine.phase`); the engine trains.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reverie.config import Config
+from reverie.config.schema import Config
+from reverie.config.typed import build
 from reverie.data.augment import Augmenter, Normaliser
 from reverie.data.feed import Batch, Feed, Source, make_feed
 from reverie.data.images import Images
 from reverie.data.stream import Task
-from reverie.dream import Dreamer
-from reverie.losses import cross_entropy
+from reverie.engine.phase import SGD, Phase, Steps
+from reverie.methods.dreamer import Dreamer
+from reverie.methods.losses import cross_entropy
 from reverie.nets.classifier import Classifier
-from reverie.phase import SGD, Phase, Steps
-from reverie.typed import build
 
 
 class Keeps(enum.StrEnum):

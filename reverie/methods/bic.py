@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reverie.config import check
+from reverie.config.schema import check
 from reverie.data.feed import Batch, Source
 from reverie.data.images import Images, join
 from reverie.data.stream import Task
-from reverie.losses import cross_entropy, distillation
+from reverie.engine.phase import Phase
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
-from reverie.phase import Phase
+from reverie.methods.losses import cross_entropy, distillation
 
 log = logging.getLogger("reverie")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie import seeding
-from reverie.config import Config
+from reverie.config.schema import Config
 from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.stream import Task
 from reverie.methods.base import Keeps, Method

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reverie.losses import cross_entropy, distillation, padded_distillation
-from reverie.methods.dreaming import DreamReplay, Replay
+from reverie.methods.dream_replay import DreamReplay, Replay
+from reverie.methods.losses import cross_entropy, distillation, padded_distillation
 
 
 class LwFSynthetic(DreamReplay):

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from reverie import seeding
-from reverie.config import Config, check
+from reverie.config.schema import Config, check
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
+from reverie.engine.phase import Phase
 from reverie.errors import UserError
-from reverie.losses import code_divergence, cross_entropy, distillation, reconstruction, task_weights
 from reverie.methods.base import Distiller, Keeps
+from reverie.methods.losses import code_divergence, cross_entropy, distillation, reconstruction, task_weights
 from reverie.nets.classifier import Classifier
 from reverie.nets.vae import VAE
-from reverie.phase import Phase
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.config import Config, check
+from reverie.config.schema import Config, check
 from reverie.data.feed import Batch, Source
 from reverie.data.images import join
 from reverie.data.stream import Task
-from reverie.losses import cross_entropy, distillation_by_task
+from reverie.engine.phase import Phase
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
+from reverie.methods.losses import cross_entropy, distillation_by_task
 from reverie.nets.classifier import Classifier, Head
-from reverie.phase import Phase
 
 
 @dataclass(frozen=True)

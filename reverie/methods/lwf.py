@@ -9,8 +9,8 @@ from typing import Literal
 from torch import Tensor
 
 from reverie.data.feed import Batch
-from reverie.losses import binary_cross_entropy, cross_entropy, distillation, padded_distillation
 from reverie.methods.base import Distiller, Taught
+from reverie.methods.losses import binary_cross_entropy, cross_entropy, distillation, padded_distillation
 
 
 class LwF(Distiller):

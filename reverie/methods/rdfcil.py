@@ -12,12 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from reverie import seeding
-from reverie.config import check
+from reverie.config.schema import check
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.losses import balanced_cross_entropy, local_cross_entropy, logit_distillation, relation_distillation
-from reverie.methods.dreaming import DreamReplay, Replay
-from reverie.phase import SGD, Phase
+from reverie.engine.phase import SGD, Phase
+from reverie.methods.dream_replay import DreamReplay, Replay
+from reverie.methods.losses import (
+    balanced_cross_entropy,
+    local_cross_entropy,
+    logit_distillation,
+    relation_distillation,
+)
 
 RELATION_WIDTH = 2  # times the number of features: what a row is mapped to before angles are taken
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from reverie.errors import UserError, did_you_mean, first_line
 from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
-from reverie.nets.library import check_name, library_backbone
+from reverie.nets.external import check_name, library_backbone
 from reverie.nets.resnet import CifarResNet
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {

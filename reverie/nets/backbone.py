@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from reverie.choices import Library
+from reverie.config.choices import Library
 from reverie.errors import UserError, first_line
 
 LIBRARIES: tuple[Library, ...] = get_args(Library)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie import seeding
-from reverie.fast import fusable
+from reverie.compile import fusable
 from reverie.nets.backbone import Backbone
 from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from reverie.fast import fusable
+from reverie.compile import fusable
 from reverie.nets.layers import AlignedConv2d, Double
 
 # An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that

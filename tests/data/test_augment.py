@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageEnhance
 from torchvision.transforms import RandomResizedCrop
 
-from reverie.config import AugmentConfig
+from reverie.config.schema import AugmentConfig
 from reverie.data.augment import DRAWS, TRIES, Augmenter, Normaliser, crop_boxes, draw_numbers, resized_crop
 
 IDENTITY = Normaliser((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))

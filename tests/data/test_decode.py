@@ -112,7 +112,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from reverie.data.folder import read_folder
-from reverie.data.material import as_material, as_pixels
+from reverie.data.inputs import as_material, as_pixels
 
 as_material(sys.argv[1]).look()
 print(len(read_folder(Path(sys.argv[1]), size=8).train))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data import download
 from reverie.data.sources import ARCHIVES, Archive, read
 from reverie.errors import UserError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from reverie.config import AugmentConfig
+from reverie.config.schema import AugmentConfig
 from reverie.data.augment import Augmenter, Normaliser
 from reverie.data.feed import DeviceFeed, NoData, Source, StreamingFeed, make_feed
 from reverie.data.folder import read_folder

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie import experiment
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data import imagenet, sources
 from reverie.data.images import DiskImages, MemoryImages
 from reverie.errors import UserError
+from reverie.runs import configure as experiment
 
 WNIDS = ("n01443537", "n02012849", "n03126707", "n04067472")  # in sorted order
 WORDS = ("goldfish, Carassius auratus", "crane", "crane", "reel")

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.config import AugmentConfig
+from reverie.config.schema import AugmentConfig
 from reverie.data.augment import DRAWS, Augmenter, Normaliser
 from reverie.data.feed import DeviceFeed, Source, StreamingFeed, make_feed
 from reverie.data.folder import read_folder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.config import DataConfig
+from reverie.config.schema import DataConfig
 from reverie.data import sources
 from reverie.errors import UserError
 

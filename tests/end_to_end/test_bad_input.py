@@ -18,12 +18,12 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie import model_io
 from reverie.data.folder import read_folder
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
 from reverie.errors import UserError
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
+from reverie.model import folder as model_io
 from reverie.nets.classifier import Preprocessing
 from tests.conftest import hear_ctrl_c
 
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_command_with_a_word_and_no_traceback(slow):
 
 
 def test_a_run_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tiny, tmp_path):
-    from reverie.runs import execute
+    from reverie.runs.run import execute
 
     config = tiny("base", "stream.take=1", "train.epochs=1")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reverie.experiment import configure
-from reverie.runs import execute
+from reverie.runs.configure import configure
+from reverie.runs.run import execute
 
 SETTINGS = [
     "data.size=8",

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reverie import cli
+from reverie.cli import app as cli
 from reverie.data.images import DiskImages
-from reverie.extend import Wish
-from reverie.job import learn_folder
-from reverie.model import load
+from reverie.model.job import learn_folder
+from reverie.model.learner import load
+from reverie.model.step import Wish
 from tests.conftest import write_digits
 
 QUICK = ("train.epochs=15", "train.batch_size=8", "dream.steps=50", "dream.width=8")

@@ -22,7 +22,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from reverie.data.folder import read_folder
-from tests.searching import Search, normalise
+from tests.support.searching import Search, normalise
 
 ROOT = Path(__file__).parents[2]
 SIZE = 16

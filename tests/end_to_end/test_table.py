@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from reverie import cli
+from reverie.cli import app as cli
 from tests.conftest import TINY
 
 METHOD = '''
 from dataclasses import dataclass
 
-from reverie.losses import cross_entropy
+from reverie.methods.losses import cross_entropy
 from reverie.methods.base import Method
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.config import Config
+from reverie.config.schema import Config
 from reverie.data.feed import Batch
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
-from reverie.learner import TaskLearner
+from reverie.engine.phase import Phase
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods.base import Method
 from reverie.nets.classifier import Classifier, Preprocessing
-from reverie.phase import Phase
 
 SIDE, ROWS = 8, 6
 

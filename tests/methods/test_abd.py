@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from reverie.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
+from reverie.methods.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.nets.statistics import batchnorm_layers
-from tests import by_hand
+from tests.support import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
 

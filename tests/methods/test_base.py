@@ -12,10 +12,10 @@ from torch import Tensor
 from reverie.data.images import MemoryImages
 from reverie.data.stream import PastTask
 from reverie.errors import UserError
-from reverie.experiment import preprocessing
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
+from reverie.runs.configure import preprocessing
 
 DATA_FREE = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
 WITH_CORESET = [name for name in method_names() if find_method(name).keeps == Keeps.CORESET]
@@ -220,7 +220,8 @@ def test_entry_points_add_methods(monkeypatch):
 def test_a_broken_method_of_another_package_hides_none_of_the_others(monkeypatch, caplog):
     from importlib.metadata import EntryPoint
 
-    from reverie import grid, methods
+    from reverie import methods
+    from reverie.tables import plan as grid
 
     gone = EntryPoint("gone", "nowhere.to_be:Found", "reverie.methods")
     monkeypatch.setattr(methods, "entry_points", lambda group: [gone])

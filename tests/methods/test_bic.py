@@ -8,11 +8,11 @@ from PIL import Image
 
 import reverie
 from reverie.data.images import DiskImages, MemoryImages
-from reverie.experiment import preprocessing
-from reverie.learner import LearnerObserver, TaskLearner
+from reverie.learner.task_learner import LearnerObserver, TaskLearner
 from reverie.methods.bic import Correction, _divide
-from reverie.predictions import judge
-from tests import by_hand
+from reverie.runs.configure import preprocessing
+from reverie.runs.predictions import judge
+from tests.support import by_hand
 
 
 def corrected(row, factor, shift):

@@ -8,9 +8,9 @@ from PIL import Image
 
 import reverie
 from reverie.data.images import DiskImages, MemoryImages
-from reverie.experiment import preprocessing
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods.coreset import Coreset, herding, nearest, shares
+from reverie.runs.configure import preprocessing
 
 SHAPE = (1, 2, 2)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests import by_hand
+from tests.support import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
 

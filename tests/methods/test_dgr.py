@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import reverie
-from reverie.engine import Engine
+from reverie.engine.loop import Engine
+from reverie.engine.phase import SGD, Steps
 from reverie.errors import UserError
-from reverie.experiment import preprocessing
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
 from reverie.nets import count_parameters
-from reverie.phase import SGD, Steps
-from tests import by_hand
+from reverie.runs.configure import preprocessing
 from tests.methods.test_base import image_tensors
+from tests.support import by_hand
 
 SMALL = ("method.noise=4", "method.width=1")
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]

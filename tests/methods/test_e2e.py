@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from reverie.data.images import MemoryImages
-from reverie.experiment import preprocessing
-from reverie.learner import LearnerObserver, TaskLearner
-from tests import by_hand
+from reverie.learner.task_learner import LearnerObserver, TaskLearner
+from reverie.runs.configure import preprocessing
+from tests.support import by_hand
 
 SIZES = [([2, 1], 2), ([1], 2), ([1, 2, 1], 1), ([3], 3)]
 

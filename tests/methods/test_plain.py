@@ -4,7 +4,7 @@ import torch
 
 from reverie.methods.base import Keeps
 from reverie.methods.plain import Joint
-from tests import by_hand
+from tests.support import by_hand
 
 
 def test_base_is_cross_entropy_over_all_classes_seen(scene):

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from reverie.engine import Engine
+from reverie.engine.loop import Engine
+from reverie.engine.phase import SGD, Steps
 from reverie.errors import UserError
-from reverie.experiment import preprocessing
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods.rdfcil import ClassWeights
-from reverie.phase import SGD, Steps
-from tests import by_hand
+from reverie.runs.configure import preprocessing
+from tests.support import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
 TWO_STAGES = "method.refinement=0.5"

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from reverie.experiment import preprocessing
-from reverie.learner import TaskLearner
-from tests import by_hand
+from reverie.learner.task_learner import TaskLearner
+from reverie.runs.configure import preprocessing
+from tests.support import by_hand
 
 
 @pytest.fixture

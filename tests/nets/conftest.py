@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from reverie.config import Config, DreamConfig, TrainConfig
+from reverie.config.schema import Config, DreamConfig, TrainConfig
 from reverie.data.images import MemoryImages
 from reverie.data.stream import Task
-from reverie.learner import TaskLearner
+from reverie.learner.task_learner import TaskLearner
 from reverie.nets.classifier import Classifier
 
 

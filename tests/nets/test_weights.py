@@ -10,7 +10,7 @@ from torch import nn
 from reverie.errors import UserError
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Architecture
-from reverie.nets.library import build
+from reverie.nets.external import build
 from reverie.nets.weights import load_backbone, load_weights, read_weights
 
 

@@ -1,0 +1,1 @@
+"""Why it works, or does not: distances, t-SNE, confusion."""

@@ -1,0 +1,1 @@
+"""One phase in, trained parameters out."""

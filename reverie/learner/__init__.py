@@ -1,0 +1,1 @@
+"""Tasks in, a classifier out; checkpoints and events."""

@@ -1,0 +1,85 @@
+"""What a model remembers: dreams of every class it knows, for a person to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from reverie import seeding
+from reverie.data.augment import Normaliser
+from reverie.engine.loop import Observer
+from reverie.learner.dream_sheet import dream_sheet
+from reverie.learner.task_learner import TaskLearner
+from reverie.methods.dreamer import Dreamer
+
+
+@dataclass(frozen=True)
+class Dreams:
+    """The surest dreams of each class, class by class, the surest first. Of some classes there may be none."""
+
+    class_names: tuple[str, ...]
+    pixels: Tensor  # uint8 [n, channels, size, size]
+    labels: Tensor  # the class the model sees in each, in learned order
+    confidence: Tensor  # and how sure it is
+    per_class: int  # at most
+
+    def of(self, label: int) -> tuple[Tensor, Tensor]:
+        """The dreams of one class, and how sure the model is of each."""
+        return self.pixels[self.labels == label], self.confidence[self.labels == label]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The classes of which nothing was dreamed."""
+        dreamed = set(self.labels.tolist())
+        return tuple(name for label, name in enumerate(self.class_names) if label not in dreamed)
+
+    def sheet(self) -> bytes:
+        """A PNG with a row for each class."""
+        return dream_sheet(self, confidences=True)
+
+
+def dream(
+    learner: TaskLearner,
+    per_class: int = 8,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    observer: Observer | None = None,
+) -> Dreams:
+    """Fit a dreamer to the model as it is now, and look at the surest of its dreams.
+
+    `steps` are the dreamer's own; left out, as many as in the model's configuration. The model is left alone.
+    """
+    settings = learner.config.dream
+    if steps is not None:
+        settings = replace(settings, steps=steps)
+    teacher = learner.classifier.frozen_copy()
+    dreamer = Dreamer(teacher, settings, learner.config.train.batch_size, seed, task=len(learner.ledger))
+    learner.engine.run(dreamer.phase(), seeding.derive(seed, "dreams"), observer)
+    return surest(dreamer, per_class)
+
+
+def surest(dreamer: Dreamer, per_class: int) -> Dreams:
+    """Of many dreams, those of each class that the teacher is surest of."""
+    teacher = dreamer.teacher
+    shape = teacher.preprocessing
+    to_pixels = Normaliser(shape.mean, shape.deviation, dreamer.device).to_pixels
+    pixels = torch.empty(0, shape.channels, shape.size, shape.size, dtype=torch.uint8)
+    labels, confidence = torch.empty(0, dtype=torch.long), torch.empty(0)
+    for images, seen, sure in dreamer.gallery(max(500, 4 * per_class * teacher.seen)):
+        labels, confidence = torch.cat([labels, seen.cpu()]), torch.cat([confidence, sure.float().cpu()])
+        best = _best(labels, confidence, per_class)
+        pixels = torch.cat([pixels, to_pixels(images).cpu()])[best]
+        labels, confidence = labels[best], confidence[best]
+    return Dreams(teacher.class_names, pixels, labels, confidence, per_class)
+
+
+def _best(labels: Tensor, confidence: Tensor, per_class: int) -> Tensor:
+    """Class by class, the surest first, at most `per_class` of each."""
+    order = confidence.argsort(descending=True, stable=True)
+    order = order[labels[order].argsort(stable=True)]
+    grouped = labels[order]
+    place = torch.arange(len(order)) - torch.searchsorted(grouped, grouped)
+    return order[place < per_class]

@@ -1,0 +1,1 @@
+"""A person's own model: its folder, learn, judge, predict, export."""

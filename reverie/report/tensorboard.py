@@ -1,0 +1,104 @@
+"""A run for TensorBoard: losses by phase, accuracies, and sheets of dreams, as its events have them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from reverie.engine.phase import Phase
+from reverie.errors import UserError
+from reverie.learner.checkpoint import RunFolder, read_events
+from reverie.runs.run import RunObserver
+
+FOLDER = "tensorboard"  # inside the run's folder
+
+
+class Mirror(RunObserver):
+    """Follows a run. What happened before is written anew from its events, so that nothing stands there twice."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "--tensorboard needs the package tensorboard: pip install 'reverie[tensorboard]'."
+            ) from None
+        self._open = SummaryWriter
+        self.folder = RunFolder(path)
+        self.writer: Any = None
+        self._epochs: Counter[str] = Counter()  # by phase, over all tasks
+        self._task, self._phase = 0, ""
+
+    def begin(self) -> None:
+        shutil.rmtree(self.folder.path / FOLDER, ignore_errors=True)
+        self.writer = self._open(str(self.folder.path / FOLDER))
+        self._epochs.clear()
+        for event in read_events(self.folder.events):
+            if event["event"] == "epoch":
+                self._write_losses(event["phase"], event["lr"], event["losses"])
+            elif event["event"] == "phase ends":
+                self._write_summary(event["task"], event["phase"], event["summary"])
+            elif event["event"] == "task ends":
+                self._write_task(event["task"], event["accuracy"])
+        self.writer.flush()
+
+    # --- the run's calls
+
+    def task_begins(self, index: int, count: int) -> None:
+        if self.writer is None:
+            self.begin()
+        self._task = index + 1
+
+    def phase_begins(self, phase: Phase, done: int) -> None:
+        self._phase = phase.name
+        if done:  # trained before, perhaps by another run: the events tell
+            self.writer.close()
+            self.begin()
+
+    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
+        self._write_losses(self._phase, lr, losses)
+
+    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
+        self._write_summary(self._task, phase.name, summary)
+
+    def task_ends(self, index: int, accuracy: float) -> None:
+        self._write_task(index + 1, accuracy)
+        self.writer.flush()
+
+    # --- what is written
+
+    def _write_losses(self, phase: str, lr: float, losses: Mapping[str, float]) -> None:
+        self._epochs[phase] += 1
+        for name, value in {**losses, "learning_rate": lr}.items():
+            self.writer.add_scalar(f"{phase}/{name}", value, self._epochs[phase])
+
+    def _write_summary(self, task: int, phase: str, summary: Mapping[str, Any]) -> None:
+        if summary.get("classes"):
+            self.writer.add_scalar(f"{phase}/confidence", summary["confidence"], task)
+            self.writer.add_scalar(f"{phase}/share_of_classes", summary["covered"] / summary["classes"], task)
+
+    def _write_task(self, task: int, accuracy: float) -> None:
+        self.writer.add_scalar("accuracy/all_classes_seen", accuracy, task)
+        sheet = self.folder.task(task - 1) / "dreams.png"
+        if sheet.is_file():
+            with Image.open(sheet) as image:
+                self.writer.add_image("dreams", np.asarray(image.convert("RGB")), task, dataformats="HWC")
+
+
+@contextmanager
+def mirroring(path: Path) -> Iterator[Mirror]:
+    mirror = Mirror(path)
+    try:
+        yield mirror
+        if mirror.writer is None:  # the run was finished long ago
+            mirror.begin()
+    finally:
+        if mirror.writer is not None:
+            mirror.writer.close()

@@ -1,0 +1,1 @@
+"""One run on disk, from configuration to result."""

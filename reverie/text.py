@@ -1,0 +1,1 @@
+"""How numbers, names and lists are written for people."""

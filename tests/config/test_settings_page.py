@@ -1,0 +1,55 @@
+"""docs/settings.md has every key with its default, and no other; what it says of files and exit codes is so."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reverie.config import schema as config
+from reverie.methods import find_method, method_names
+from reverie.runs import configure as experiment
+
+PAGE = (Path(config.__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+ROWS = re.findall(r"^\| (?:`([\w-]+)` \| )?`([\w.]+)` \| `([^`]*)` \|", PAGE, re.MULTILINE)
+
+
+def plain(values):
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def test_every_key_stands_there_with_its_default():
+    usual = config.Config("any", "any")
+    ours = {
+        f"{section}.{name}": value
+        for section in config.SECTIONS
+        for name, value in vars(getattr(usual, section)).items()
+    }
+    told = {key: yaml.safe_load(text) for method, key, text in ROWS if not method}
+    assert told == plain(ours | {"keep": usual.keep})
+
+
+def test_every_option_of_every_method_stands_there_with_its_default():
+    ours = {
+        (name, f"method.{option.name}"): option.default
+        for name in method_names()
+        for option in dataclasses.fields(find_method(name).Options)
+    }
+    assert {(method, key): yaml.safe_load(text) for method, key, text in ROWS if method} == ours
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe", "key", "value"),
+    [
+        ("abd", "paper", "train.epochs", 100),
+        ("abd", "released", "dream.steps", 2000),
+        ("lwf", "paper", "method.temperature", 4),
+        ("lwf-coreset", "paper", "method.temperature", 2),
+    ],
+)
+def test_the_file_that_it_shows_does_what_it_says(tmp_path, method, recipe, key, value):
+    shown = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(shown[1], "utf-8")
+    made = experiment.configure(str(tmp_path / "mine.yaml"), method, recipe=recipe)
+    assert made.flat_identity()[key] == value

@@ -1,0 +1,88 @@
+"""Figures of a diagnosis: real PNG files, drawn from plain values."""
+
+import json
+
+import numpy as np
+import pytest
+
+from reverie.diagnosis.figures import LOOKS, draw
+from tests.learner.test_dream_sheet import opened
+
+
+def facts(title="ABD", task=2, classes=4, old=2, names=None):
+    rng = np.random.default_rng(0)
+
+    def far(*at):
+        kinds = dict(zip(("old", "dreamed", "new"), at, strict=True))
+        batches = {kind: (value + rng.normal(size=100)).tolist() for kind, value in kinds.items()}
+        return {"dreamed": kinds["dreamed"], "new": kinds["new"], "batches": batches}
+
+    names = names or [f"class {i}" for i in range(classes)]
+    made = {
+        "title": title,
+        "task": task,
+        "batches": {"count": 100, "size": 10},
+        "mid": far(1.0, 8.0, 15.0),
+        "mmd": far(1.0, 8.0, 15.0),
+        "tsne": {
+            "kind": [kind for kind in LOOKS for _ in range(20)],
+            **{axis: rng.normal(size=60).tolist() for axis in "xy"},
+        },
+        "confusion": {"counts": (9 * np.eye(classes)).tolist(), "old_classes": old, "class_names": names},
+        "bias": {"towards_new": 0.1},
+        "dreams": {
+            "classes": old,
+            "class_names": names[:old],
+            "shares": [1 / old] * old,
+            "covered": old,
+            "confidence": 0.9,
+            "teacher_confidence": rng.uniform(0.5, 1, 100).tolist(),
+        },
+    }
+    return json.loads(json.dumps(made))
+
+
+def marks(picture, colour):
+    """Pixels of about this colour."""
+    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    return int((np.abs(picture.astype(int) - wanted).sum(axis=2) < 12).sum())
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Those of one run."""
+    return {name: opened(content) for name, content in draw([facts()]).items()}
+
+
+def test_every_figure_has_a_panel_a_run(pictures):
+    two = {name: opened(content) for name, content in draw([facts(), facts("DeepInversion")]).items()}
+    assert pictures.keys() == two.keys() == {"mid", "mmd", "tsne", "confusion", "dreams"}
+    for name in ("mid", "mmd", "tsne", "confusion"):
+        assert two[name].shape[1] == 2 * pictures[name].shape[1]
+    assert two["dreams"].shape == pictures["dreams"].shape  # they share their dreams
+
+
+def test_lines_stand_where_all_images_together_are(pictures):
+    picture = pictures["mid"]
+    for kind in ("dreamed", "new"):
+        assert marks(picture, LOOKS[kind][0]) > 300
+    columns = [np.flatnonzero((np.abs(picture.astype(int) - rgb).sum(axis=2) < 12).sum(axis=0) > 200) for rgb in rgbs()]
+    assert columns[0].size and columns[1].size
+    assert columns[0].max() < columns[1].min()
+
+
+def rgbs():
+    return [np.array([int(LOOKS[kind][0][i : i + 2], 16) for i in (1, 3, 5)]) for kind in ("dreamed", "new")]
+
+
+def test_points_of_every_kind_are_in_the_cloud_with_a_colour_and_a_marker_of_their_own(pictures):
+    assert all(marks(pictures["tsne"], colour) > 20 for colour, _, _ in LOOKS.values())
+    assert len({look[2] for look in LOOKS.values()}) == len({look[0] for look in LOOKS.values()}) == 3
+
+
+def test_odd_names_many_classes_and_no_spread_are_drawn():
+    """A dollar sign begins a formula elsewhere."""
+    odd, many = facts(names=["$x", "100 $ \\frac", "<b>", "☃"]), facts(classes=100, old=90, task=10)
+    for far in (odd["mid"], many["mid"]):
+        far["batches"] = {kind: [0.0] * 100 for kind in LOOKS}
+    assert all(opened(picture).size for picture in draw([odd, many]).values())

@@ -1,0 +1,375 @@
+"""The engine: what a phase says is what happens, and a phase can be left and entered again after any step."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.config.schema import AugmentConfig
+from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.feed import Batch, DeviceFeed, NoData, Source
+from reverie.data.images import MemoryImages
+from reverie.engine.loop import Engine, Observer, find_device
+from reverie.engine.phase import SGD, Adam, OptimizerMemory, Phase, Steps
+from reverie.errors import Diverged, UserError
+
+CPU = torch.device("cpu")
+
+
+def feed(count: int = 20, batch: int = 4) -> DeviceFeed:
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 1, 4, 4), generator=rng).to(torch.uint8)
+    augment = Augmenter(AugmentConfig(crop=1), Normaliser((0.5,), (0.3,)))
+    return DeviceFeed([Source(MemoryImages(pixels, torch.arange(count) % 3), batch)], augment, CPU)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.1))
+
+
+def phase(model: nn.Module, **changes) -> Phase:
+    def prepare(batch, rng):
+        return Batch(batch.images + 0.1 * torch.randn(batch.images.shape, generator=rng), batch.labels)
+
+    def losses(batch):
+        return {
+            "ce": nn.functional.cross_entropy(model(batch.images), batch.labels),
+            "decay": 1e-3 * sum(p.square().sum() for p in model.parameters()),
+        }
+
+    settings = {
+        "name": "learn",
+        "feed": feed(),
+        "losses": losses,
+        "prepare": prepare,
+        "optimizer": SGD(0.1, schedule=Steps((1, 2), 0.1)),
+        "moves": {"net": model},
+        "epochs": 3,
+    }
+    return Phase(**{**settings, **changes})
+
+
+class Recorder(Observer):
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.epochs, self.steps, self.stop_after, self.saved, self.summary = [], 0, stop_after, None, None
+
+    def step_ends(self, done, snapshot):
+        self.steps += 1
+        if done == self.stop_after:
+            self.saved = copy.deepcopy(snapshot())
+            raise KeyboardInterrupt
+
+    def epoch_ends(self, epoch, lr, losses):
+        self.epochs.append((epoch, lr, dict(losses)))
+
+    def phase_ends(self, phase, summary):
+        self.summary = summary
+
+
+def state(model: nn.Module) -> list[torch.Tensor]:
+    return [value.clone() for value in model.state_dict().values()]
+
+
+def test_it_trains_and_reports_each_epoch_with_its_learning_rate():
+    model, seen = net(), Recorder()
+    Engine(CPU).run(phase(model, epochs=6), 0, seen)
+    assert [epoch for epoch, _, _ in seen.epochs] == list(range(6))
+    assert [lr for _, lr, _ in seen.epochs] == pytest.approx([0.1, 0.01, 0.001, 0.001, 0.001, 0.001])
+    assert seen.epochs[-1][2]["ce"] < seen.epochs[0][2]["ce"]
+    assert set(seen.epochs[0][2]) == {"ce", "decay"}
+
+
+def test_an_epochs_figure_is_the_mean_over_its_steps():
+    model = nn.Linear(1, 1)
+    values = iter(range(100))
+    counting = phase(
+        model, losses=lambda batch: {"n": next(values) + 0 * model.weight.sum()}, feed=feed(20, 4), epochs=2
+    )
+    seen = Recorder()
+    Engine(CPU).run(counting, 0, seen)
+    assert [losses["n"] for _, _, losses in seen.epochs] == [2.0, 7.0]
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12, 15])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, optimizer):
+    whole, seen_whole = net(), Recorder()
+    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    first, seen = net(), Recorder(stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(CPU).run(phase(first, optimizer=optimizer), 7, seen)
+    second, rest = net(seed=99), Recorder()
+    Engine(CPU).run(phase(second, optimizer=optimizer), 7, rest, start=seen.saved)
+    assert seen.epochs + rest.epochs == seen_whole.epochs
+    for a, b in zip(state(whole), state(second), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_phase_that_moves_to_another_kind_of_device_goes_on_and_repeats_there():
+    seen = Recorder(stop_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(CPU).run(phase(net()), 7, seen)
+    there = {**seen.saved, "device": "cuda", "rng": torch.zeros(16, dtype=torch.uint8)}  # whose numbers are no use here
+
+    def moved(**changes):
+        model, rest = net(seed=99), Recorder()
+        Engine(CPU).run(phase(model), 7, rest, start=copy.deepcopy({**there, **changes}))
+        return rest.steps, rest.epochs, state(model)
+
+    (steps, epochs, end), again = moved(), moved()
+    assert (steps, epochs) == (11, again[1])
+    assert all(torch.equal(a, b) for a, b in zip(end, again[2], strict=True))
+    assert moved(device="cpu", rng=seen.saved["rng"])[1] != epochs  # other numbers, in truth
+
+
+def test_another_seed_is_another_training():
+    a, b, again = net(), net(), net()
+    Engine(CPU).run(phase(a), 1)
+    Engine(CPU).run(phase(b), 2)
+    Engine(CPU).run(phase(again), 1)
+    assert torch.equal(a[3].weight, again[3].weight)
+    assert not torch.equal(a[3].weight, b[3].weight)
+
+
+def test_only_the_named_parameters_move_and_modes_are_as_said():
+    model, rest = net(), nn.BatchNorm1d(2)
+    before = state(model)
+    Engine(CPU).run(phase(model, parameters=list(model[3].parameters()), rests=[rest, model[1]]), 0)
+    after = state(model)
+    changed = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
+    names = [name for name, moved in zip(model.state_dict(), changed, strict=True) if moved]
+    assert names == ["3.weight", "3.bias"]
+    assert model.training
+    assert not rest.training
+    assert not model[1].training
+
+
+def test_a_phase_counted_in_steps_ends_in_the_middle_of_an_epoch():
+    model, seen = nn.Linear(2, 1), Recorder()
+
+    def prepare(batch, rng):
+        return Batch(torch.randn(4, 2, generator=rng), batch.labels)
+
+    def losses(batch):
+        return {"x": model(batch.images).square().mean()}
+
+    nothing = NoData(CPU, 10)
+    Engine(CPU).run(phase(model, losses=losses, prepare=prepare, feed=nothing, epochs=None, steps=25), 0, seen)
+    assert seen.steps == 25
+    assert len(seen.epochs) == 3
+
+
+def test_a_phase_must_have_one_length():
+    with pytest.raises(ValueError, match="length"):
+        Engine(CPU).run(phase(net(), steps=4), 0)
+
+
+def test_an_optimizers_memory_outlives_its_phase():
+    model, memory = net(), OptimizerMemory()
+    Engine(CPU).run(phase(model, optimizer=Adam(0.01), memory=memory, epochs=1), 0)
+    assert all(entry["step"] == 5 for entry in memory.state["state"].values())
+    Engine(CPU).run(phase(model, optimizer=Adam(0.01), memory=memory, epochs=1), 0)
+    assert all(entry["step"] == 10 for entry in memory.state["state"].values())
+
+
+def test_after_each_epoch_and_at_the_end_the_phase_is_asked():
+    model, calls, seen = net(), [], Recorder()
+    Engine(CPU).run(phase(model, after_epoch=lambda: calls.append(1), summary=lambda: {"x": 3}), 0, seen)
+    assert len(calls) == 3
+    assert seen.summary == {"x": 3, "setup_seconds": 0}
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_it():
+    model = net()
+    broken = phase(model, losses=lambda batch: {"good": model[0].weight.sum(), "bad": model[3].weight.sum() * math.nan})
+    with pytest.raises(Diverged, match="'bad' of phase 'learn'"):
+        Engine(CPU).run(broken, 0)
+
+
+def test_weights_that_the_last_step_broke_are_noticed_though_no_loss_has_seen_them():
+    """One step, whose loss is a number and whose step is not."""
+    model = net()
+    last = phase(model, losses=lambda batch: {"fine": (model[0].weight * 1e30).sum()}, epochs=None, steps=1)
+    with pytest.raises(Diverged, match=r"'learn', '0\.weight' is no longer a number\. .* may help: train\.lr\.$"):
+        Engine(CPU).run(replace(last, optimizer=SGD(1e30)), 0)
+
+
+def test_running_statistics_that_broke_are_noticed_though_weights_are_whole():
+    model = net()
+
+    def losses(batch):
+        found = model[3].weight.square().sum()
+        model[1].running_var.fill_(math.inf)
+        return {"fine": found}
+
+    with pytest.raises(Diverged, match=r"'1\.running_var' is no longer a number"):
+        Engine(CPU).run(phase(model, losses=losses, epochs=None, steps=1), 0)
+
+
+def test_what_is_prepared_needs_no_gradient_and_the_global_generator_is_left_as_it_was():
+    model, seen = net(), []
+
+    def prepare(batch, rng):
+        seen.append(model(batch.images).requires_grad)
+        return batch
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    Engine(CPU).run(phase(model, prepare=prepare), 0)
+    assert not any(seen)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_network_may_have_constants_that_are_no_numbers():
+    model = net()
+    model.register_buffer("mask", torch.full((3, 3), -math.inf))
+    Engine(CPU).run(phase(model), 0)
+
+
+def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():
+    dtypes = set()
+
+    def run(precision, full=False):
+        model, seen = net(), Recorder()
+        inner = phase(model, full_precision=full)
+        losses = inner.losses
+
+        def looking(batch):
+            dtypes.add(model(batch.images).dtype)
+            return losses(batch)
+
+        inner.losses = looking
+        Engine(CPU, precision).run(inner, 0, seen)
+        return [losses["ce"] for _, _, losses in seen.epochs]
+
+    exact = run("fp32")
+    assert dtypes == {torch.float32}
+    assert run("bf16", full=True) == exact
+    assert dtypes == {torch.float32}
+    assert run("bf16") == pytest.approx(exact, rel=0.05)
+    assert torch.bfloat16 in dtypes
+
+
+def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
+    """A stand-in for CUDA's own check: in `losses`, no method asks for a tensor's value or a shape made of values."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from reverie.learner.task_learner import TaskLearner
+    from reverie.runs.configure import preprocessing
+
+    class NoReading(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func.overloadpacket not in (
+                torch.ops.aten._local_scalar_dense,
+                torch.ops.aten.nonzero,
+                torch.ops.aten.masked_select,
+                torch.ops.aten.is_nonzero,
+                torch.ops.aten.equal,
+            ), f"{func} waits for the device"
+            return func(*args, **(kwargs or {}))
+
+    methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
+    for method in methods:
+        settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
+        learner = TaskLearner.fresh(tiny(method, *settings), preprocessing(tiny_stream))
+        learner.classifier.grow(tiny_stream[0].names)
+        task = tiny_stream[1]
+        learner.method.begin(task)
+        learner.classifier.grow(task.names)
+        for inner in learner.method.phases(task):
+            inner.feed.begin(0, 0)
+            inner.feed.advance()
+            with NoReading():
+                batch = inner.feed.draw()
+                prepared = inner.prepare(batch, torch.Generator()) if inner.prepare else batch
+                sum(inner.losses(prepared).values()).backward()
+    with pytest.raises(AssertionError, match="waits"), NoReading():
+        torch.ones(2).sum().item()
+
+
+def test_devices():
+    assert find_device("cpu").type == "cpu"
+    assert find_device("auto").type in ("cpu", "cuda")
+    for name in ("gpu", "mps", "tpu:3"):
+        with pytest.raises(UserError):
+            find_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
+    with pytest.raises(UserError, match=r"^The device cuda was asked for, .* Try cpu\.$"):
+        find_device("cuda")
+
+
+def test_a_gpu_beyond_the_last_is_an_error_that_says_how_many_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"^The device cuda:3 was asked for, but torch finds 1 GPU;"):
+        find_device("cuda:3")
+
+
+class AStepAhead:
+    """What a captured step does, without a graph: it makes its material one step ahead."""
+
+    def __init__(self, work, device):
+        self.work, self.before = work, None
+        put_back = work.rewind()
+        work.learn(work.material())  # warming up
+        put_back()
+
+    def begin(self):
+        self.before = self.work.rng.get_state()
+        self.now = self.work.material()
+
+    def __call__(self):
+        self.work.learn(self.now)
+        self.begin()
+
+    def rng_state(self):
+        return self.before
+
+    def release(self):
+        self.now = None
+
+
+@pytest.mark.parametrize("stop_after", [None, 1, 4, 5, 6, 12])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer):
+    monkeypatch.setattr("reverie.engine.loop.CapturedStep", AStepAhead)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    whole, seen_whole = net(), Recorder()
+    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    ahead = Engine(CPU)
+    ahead.capture = True
+    model, seen, rest = net(), Recorder(stop_after), Recorder()
+    if stop_after is None:
+        ahead.run(phase(model, optimizer=optimizer), 7, seen)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            ahead.run(phase(model, optimizer=optimizer), 7, seen)
+        model = net(seed=99)
+        ahead.run(phase(model, optimizer=optimizer), 7, rest, start=seen.saved)
+    assert seen.epochs + rest.epochs == seen_whole.epochs
+    for a, b in zip(state(whole), state(model), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_capture_without_a_gpu_is_a_persons_mistake():
+    with pytest.raises(UserError, match=r"engine\.capture"):
+        Engine(CPU, capture=True)
+
+
+def test_few_steps_are_not_compiled_unless_asked_for():
+    long, short = phase(net(), epochs=4000), phase(net(), epochs=400)
+    auto = Engine(CPU)
+    auto.compile = True
+    assert auto.compiles(long)
+    assert not auto.compiles(short)
+    auto.repeats = 10
+    assert auto.compiles(short)
+    assert Engine(CPU, compile=True).compiles(short)
+    assert not Engine(CPU).compiles(long)
