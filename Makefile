@@ -11,6 +11,7 @@ test: .venv/dev.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/pytest -m "not long and not gpu" -n 2 --dist worksteal
 
 # The same tests, a fifth slower, with a list of the lines that none of them reaches.

@@ -20,12 +20,13 @@ import torch
 
 from reverie import seeding
 from reverie.config.schema import DreamConfig
-from reverie.engine.loop import Engine, find_device
+from reverie.engine.device import find_device
+from reverie.engine.loop import Engine
 from reverie.methods.dreamer import Dreamer, excite
-from reverie.model import folder as model_io
+from reverie.model.folder import load_model
 from reverie.nets.classifier import Classifier
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
+from reverie.runs.configure import configure
+from reverie.runs.run import run
 from reverie.system import provenance
 
 BATCHES = 40
@@ -42,21 +43,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     device = find_device(asked.device)
-    config = experiment.configure("cifar100-10", "abd", settings=["stream.take=1", *asked.set])
+    config = configure("cifar100-10", "abd", settings=["stream.take=1", *asked.set])
     folders = asked.teacher
     if not folders:
-        runs.execute(config, asked.work, data=asked.data, device=asked.device)
+        run(config, asked.work, data=asked.data, device=asked.device)
         folders = [asked.work / "model"]
     rows = []
     for folder in folders:
-        teacher = model_io.load(folder).classifier.to(device).frozen_copy()
+        teacher = load_model(folder).classifier.to(device).frozen_copy()
         for seed in range(asked.seeds):
             for mixed in (False, True):
                 rows.append({"teacher": folder.name, **measure(teacher, config.dream, mixed, seed, device)})
                 print(json.dumps(rows[-1]), flush=True)
         summarise(folder.name, rows)
     facts = {
-        "environment": provenance.environment(device),
+        "environment": provenance.environment(device).as_dict(),
         "dream": vars(config.dream) | {"mixed": "both"},
         "rows": rows,
     }

@@ -24,11 +24,11 @@ from PIL import Image
 
 from reverie.config.schema import DataConfig
 from reverie.data.images import Images
-from reverie.data.sources import read
+from reverie.data.sources import read_dataset
 from reverie.data.stream import class_order
-from reverie.engine.loop import find_device
-from reverie.system import files as disk
+from reverie.engine.device import find_device
 from reverie.system import provenance
+from reverie.system.files import read_json, write_json
 
 SIZES = (50, 10, 10, 10, 10, 10)
 METHODS = ("abd", "base")
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="of each class at most, for a quick look")
     parser.add_argument("--set", action="append", default=[], help="as in `reverie learn`, for a quick look")
     asked = parser.parse_args()
-    dataset = read(DataConfig(source="cifar100"), asked.data)
+    dataset = read_dataset(DataConfig(source="cifar100"), asked.data)
     order = class_order(f"seed:{asked.seed}", 100, 0)
     names, begins = dataset.class_names, [sum(SIZES[:step]) for step in range(len(SIZES))]
     steps = [order[first : first + size] for first, size in zip(begins, SIZES, strict=True)]
@@ -60,14 +60,14 @@ def main() -> None:
                 write(dataset.train, classes, names, folder, asked.images)
                 learned = learn(folder, model, old, method if step else "abd", asked.seed, asked.set)
                 shutil.rmtree(folder)
-                disk.write_json(model.with_suffix(".json"), learned)
+                write_json(model.with_suffix(".json"), learned)
             judged = reverie("evaluate", model, asked.work / "test", "--json")
             made.append(
                 {
                     "method": method,
                     "classes": begins[step] + len(classes),
                     **{name: judged[name] for name in ("images", "accuracy", "old_accuracy", "new_accuracy")},
-                    **(learned or disk.read_json(model.with_suffix(".json"))),
+                    **(learned or read_json(model.with_suffix(".json"))),
                 }
             )
             print(f"{method:5} {made[-1]['classes']:3} classes: {100 * made[-1]['accuracy']:.1f} %", flush=True)
@@ -77,10 +77,10 @@ def main() -> None:
         "command": f"python benchmarks/extend_cifar.py --seed {asked.seed}",
         "settings": asked.set,
         "images_of_each_class": asked.images,
-        "environment": provenance.environment(find_device("auto")),
+        "environment": provenance.environment(find_device("auto")).as_dict(),
         "steps": made,
     }
-    disk.write_json(asked.out or Path(f"results/extend/cifar100/seed{asked.seed}.json"), facts)
+    write_json(asked.out or Path(f"results/extend/cifar100/seed{asked.seed}.json"), facts)
 
 
 def write(images: Images, classes: list[int], names: tuple[str, ...], folder: Path, most: int | None) -> None:

@@ -13,9 +13,10 @@ from dataclasses import replace
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from reverie.engine.loop import Engine, Observer, Snapshot
-from reverie.runs import configure as experiment
-from reverie.runs.bench import at_task, noise
+from reverie.engine.loop import Engine
+from reverie.engine.observer import Observer, Snapshot
+from reverie.runs.bench import at_task, noise_dataset
+from reverie.runs.configure import configure, make_stream
 
 WARM, STEPS = 20, 20
 
@@ -42,8 +43,8 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=25)
     asked = parser.parse_args()
     device = torch.device("cuda")
-    config = experiment.configure("cifar100-10", asked.method)
-    stream = experiment.make_stream(config, noise(config))
+    config = configure("cifar100-10", asked.method)
+    stream = make_stream(config, noise_dataset(config))
     for phase in at_task(config, stream, asked.task - 1, device)[1]:
         profiler = Profiler()
         Engine(device).run(replace(phase, epochs=None, steps=WARM + STEPS, summary=None), 0, profiler)

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from reverie.errors import first_line
+from reverie.text import first_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,8 +37,8 @@ class Share:
         return place % self.shares == self.number
 
 
-def fusable(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function of modules and tensors as worth compiling."""
+def compilable(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function of modules and tensors as worth compiling, where the engine compiles."""
     compiled: Callable[P, R] | None = None
 
     @functools.wraps(function)
@@ -82,7 +82,7 @@ def sharing(number: int, shares: int) -> Iterator[None]:
         _share = before
 
 
-def wake(device: torch.device) -> None:
+def warm_up_compiler(device: torch.device) -> None:
     """The compiler takes seconds to start. Somebody who has to wait for something else can start it meanwhile."""
     with suppress(_compiler_errors()):
         _compile(torch.neg)(torch.ones(2, device=device))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
 import sys
 
 # One thread a process: two test processes share two cores, and threads that wait for each other cost ten times as much.
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for the commands that tests start
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,28 +18,23 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from reverie.cli import app as cli
-from reverie.config.schema import Config, DataConfig
-from reverie.data import sources
+from reverie.cli import app, output
+from reverie.config.schema import Config
 from reverie.data.images import MemoryImages
+from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Stream, Task
+from reverie.learner.ledger import LedgerEntry
 from reverie.learner.task_learner import TaskLearner
-from reverie.model.acceptance import Acceptance
-from reverie.model.folder import SavedModel
 from reverie.model.job import learn_folder
-from reverie.model.step import Wish
-from reverie.nets.classifier import Preprocessing
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
+from reverie.model.saved import SavedModel
+from reverie.runs.configure import configure, load_dataset, make_stream
+from reverie.runs.run import run
+from tests.support.experiments import TINY, tiny_config
+from tests.support.images import write_digits
+from tests.support.odd_names import COMMAND, ODD
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
-
-# digits, five tasks of two: seconds, not minutes. The networks are the real ones.
-TINY = ["data.size=8", "augment.crop=1", "train.epochs=2", "train.batch_size=16", "dream.steps=6", "dream.width=8"]
-# Names that would do harm if a page took them for markup.
-ODD = ["<img src=x onerror=hacked=1>", "\"a\" & 'b' <b>", "${body} $$ {{x}}"]
-COMMAND = "reverie run </script><script>hacked=1</script>"
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +46,7 @@ def repeatable() -> None:
 @pytest.fixture
 def tiny() -> Callable[..., Config]:
     """A configuration whose run takes seconds."""
-
-    def make(method: str = "abd", *settings: str, seed: int = 0, recipe: str = "paper") -> Config:
-        return experiment.configure("digits-5", method, seed=seed, recipe=recipe, settings=[*TINY, *settings])
-
-    return make
+    return tiny_config
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +54,8 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four real runs of three tasks: the upper bound, ABD, and fine-tuning with two seeds. Not to be changed."""
     folder = tmp_path_factory.mktemp("made") / "small-table"
     for method, seed in (("joint", 0), ("base", 0), ("base", 1), ("abd", 0)):
-        settings = [*TINY, "stream.take=3", "train.epochs=1"]
-        config = experiment.configure("digits-5", method, seed=seed, settings=settings)
-        runs.execute(config, folder / f"{method}-seed{seed}", device="cpu", command="reverie table")
+        config = tiny_config(method, "stream.take=3", "train.epochs=1", seed=seed)
+        run(config, folder / f"{method}-seed{seed}", device="cpu", command="reverie table")
     return folder
 
 
@@ -82,22 +70,16 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8)).save(
                 place / "photos" / name / f"{number}.png"
             )
-    settings = [*TINY, "data.source=folder", "stream.split=3", "train.epochs=1", "train.batch_size=4"]
+    config = tiny_config("abd", "data.source=folder", "stream.split=3", "train.epochs=1", "train.batch_size=4")
     folder = place / ODD[0]
-    runs.execute(
-        experiment.configure("digits-5", "abd", settings=settings),
-        folder,
-        data=place / "photos",
-        device="cpu",
-        command=COMMAND,
-    )
+    run(config, folder, data=place / "photos", device="cpu", command=COMMAND)
     return folder
 
 
 @pytest.fixture
 def tiny_stream(tiny: Callable[..., Config]) -> Stream:
     config = tiny("base")
-    return experiment.make_stream(config, sources.read(config.data, Path("data")))
+    return make_stream(config, load_dataset(config))
 
 
 @pytest.fixture
@@ -105,18 +87,6 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def write_digits(root: Path, digits: Iterable[int], images: int = 1000, part: str = "train") -> Path:
-    """Real handwritten digits as PNG files, one folder a digit: at most so many of each."""
-    dataset = sources.read_digits(DataConfig(), Path("data"))
-    found = dataset.train if part == "train" else dataset.test
-    for digit in digits:
-        folder = root / str(digit)
-        folder.mkdir(parents=True)
-        for number, pixels in enumerate(found.pixels[found.labels == digit][:images]):
-            Image.fromarray(pixels[0].numpy()).save(folder / f"{number}.png")
-    return root
 
 
 @pytest.fixture
@@ -137,61 +107,37 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def photo_model() -> SavedModel:
     """A classifier of the classes of `photos`, of which it has learned two in a first step and one in a second."""
-    config = experiment.configure("digits-5", "base", settings=[*TINY, "train.epochs=12", "train.batch_size=8"])
+    config = configure("digits-5", "base", settings=[*TINY, "train.epochs=12", "train.batch_size=8"])
     pixels = torch.randint(0, 120, (36, 3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     labels = torch.arange(36) % 3
     pixels[torch.arange(36), labels] += 130
     learner = TaskLearner.fresh(config, Preprocessing(16, (0.4,) * 3, (0.25,) * 3))
     learner.learn(Task(0, ["apple", "banana", "cherry"], 0, MemoryImages(pixels, labels)))
     ledger = [
-        {"date": "2026-01-01T00:00:00+00:00", "classes": ["apple", "banana"], "images": {"apple": 12, "banana": 12}},
-        {"date": "2026-02-02T00:00:00+00:00", "classes": ["cherry"], "images": {"cherry": 12}},
+        LedgerEntry(date="2026-01-01T00:00:00+00:00", classes=["apple", "banana"], images={"apple": 12, "banana": 12}),
+        LedgerEntry(date="2026-02-02T00:00:00+00:00", classes=["cherry"], images={"cherry": 12}),
     ]
     return SavedModel(learner.classifier, config, ledger)
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """As a user to whom something can be denied, which root is not."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-def hear_ctrl_c() -> None:
-    """In a new process: a shell that runs these tests in the background would have it ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def reverie(monkeypatch, tmp_path, capsys):
     """Runs the command in this process, in an empty folder: (exit code, what it printed, what it complained of)."""
     monkeypatch.chdir(tmp_path)
+    logger = logging.getLogger("reverie")
+    monkeypatch.setattr(logger, "handlers", list(logger.handlers))  # the command logs to its own console
+    monkeypatch.setattr(logger, "level", logger.level)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["reverie", *words])
-        monkeypatch.setattr(cli.console, "width", 200)
+        monkeypatch.setattr(output.console, "width", 200)
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            app.main()
             raise SystemExit(0)
         out, err = capsys.readouterr()
         return int(left.value.code or 0), out, err
 
     return call
-
-
-# --- a person's own model
-
-QUICK_STEP = ("train.epochs=2", "dream.steps=6", "dream.width=8", "train.batch_size=16")
-
-
-def wish(**given: Any) -> Wish:
-    return Wish(settings=QUICK_STEP, **given)
 
 
 @pytest.fixture(scope="session")
@@ -202,9 +148,5 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_digits(root / "second", (3, 4), 20)
     write_digits(root / "mixed", (2, 5), 20)
     write_digits(root / "known", (0, 1), 20)
-    learn_folder(root / "first", root / "old", wish=Wish(settings=("train.epochs=20",)), device="cpu")
+    learn_folder(root / "first", root / "old", settings={"train.epochs": 20}, device="cpu")
     return root
-
-
-def extended(world: Path, folder: str, to: Path, **given: Any) -> tuple[SavedModel, Acceptance]:
-    return learn_folder(world / folder, to, world / "old", wish(**given), device="cpu")

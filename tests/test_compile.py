@@ -5,12 +5,15 @@ import logging
 import pytest
 import torch
 
-from reverie import compile as fast
+import reverie.compile
+from reverie.compile import compilable, compiling
 from reverie.config.schema import AugmentConfig
-from reverie.data.augment import DRAWS, Augmenter, Normaliser
+from reverie.data.augment import Augmenter
+from reverie.data.draws import DRAWS
+from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.methods.dreamer import excite, watching
 from reverie.nets import make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.generator import Generator
 
 
@@ -27,8 +30,8 @@ def compilations(monkeypatch):
         return torch.compile(function, dynamic=False, fullgraph=True, backend=count)
 
     torch._dynamo.reset()
-    monkeypatch.setattr(fast, "_compile", compile_)
-    monkeypatch.setattr(fast, "_broken", False)
+    monkeypatch.setattr("reverie.compile._compile", compile_)
+    monkeypatch.setattr("reverie.compile._broken", False)
     return counted
 
 
@@ -41,7 +44,7 @@ def classifier(classes: int = 2) -> Classifier:
 def test_networks_are_compiled_once_for_all_tasks(compilations, fresh_marks):
     features, dream, look = fresh_marks(Classifier.features), fresh_marks(Generator.forward), fresh_marks(excite)
     student, images = classifier(), torch.randn(4, 3, 8, 8)
-    with fast.compiling(True):
+    with compiling(True):
         for task in range(3):
             teacher = student.frozen_copy()
             features(student.train(), images).sum().backward()
@@ -57,7 +60,7 @@ def test_augmentation_is_one_graph(compilations, fresh_marks):
     augment = fresh_marks(Augmenter.__call__)
     pixels = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     made = Augmenter(AugmentConfig(2, True, 0.2, 0.8), Normaliser((0.5,) * 3, (0.2,) * 3))
-    with fast.compiling(True):
+    with compiling(True):
         for _ in range(3):
             draws = torch.rand(4, DRAWS)
             assert torch.equal(augment(made, pixels, draws), made(pixels, draws))
@@ -66,7 +69,7 @@ def test_augmentation_is_one_graph(compilations, fresh_marks):
 
 def test_nothing_is_compiled_unless_asked_for(compilations, fresh_marks):
     fresh_marks(Classifier.features)(classifier(), torch.randn(2, 3, 8, 8))
-    with fast.compiling(True), fast.compiling(False):
+    with compiling(True), compiling(False):
         fresh_marks(Classifier.features)(classifier(), torch.randn(2, 3, 8, 8))
     assert not compilations
 
@@ -75,15 +78,15 @@ def test_a_compiler_that_fails_is_reported_once_and_done_without(monkeypatch, ca
     def broken(graph, inputs):
         raise OSError("no compiler found")
 
-    monkeypatch.setattr(fast, "_compile", lambda f: torch.compile(f, backend=broken))
-    monkeypatch.setattr(fast, "_broken", False)
+    monkeypatch.setattr("reverie.compile._compile", lambda f: torch.compile(f, backend=broken))
+    monkeypatch.setattr("reverie.compile._broken", False)
     torch._dynamo.reset()
-    double = fast.fusable(lambda x: 2 * x + 1)
-    with caplog.at_level(logging.WARNING, "reverie"), fast.compiling(True):
+    double = compilable(lambda x: 2 * x + 1)
+    with caplog.at_level(logging.WARNING, "reverie"), compiling(True):
         assert double(torch.ones(2)).tolist() == [3, 3]
         assert double(torch.ones(3)).tolist() == [3, 3, 3]
-    with fast.compiling(True):
-        assert not fast._compiling
+    with compiling(True):
+        assert not reverie.compile._compiling
     assert len(caplog.records) == 1
     assert "no compiler found" in caplog.text
 
@@ -91,4 +94,4 @@ def test_a_compiler_that_fails_is_reported_once_and_done_without(monkeypatch, ca
 @pytest.fixture
 def fresh_marks():
     """A marked function marked anew, so that no other test has compiled it yet."""
-    return lambda function: fast.fusable(function.__wrapped__)
+    return lambda function: compilable(function.__wrapped__)

@@ -6,42 +6,54 @@ import csv
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reverie.cli.app import (
+from reverie.cli.output import (
+    console,
+    errors,
+    log_to,
+    print_json,
+    print_line,
+    print_lines,
+    print_table,
+    progress_console,
+)
+from reverie.cli.verbs import (
     MODELS,
     AsJson,
     CheckpointEvery,
     DeviceName,
+    ModelFolder,
     Overwrite,
-    Settings,
-    app,
-    aside,
-    beside,
-    check_target,
-    console,
-    log_to,
-    print_json,
-    print_table,
+    SettingTexts,
+    in_flags,
+    parse_numbers,
+    verb,
 )
 from reverie.config.choices import ExportFormat, KnownClass, Library
-from reverie.data.class_names import DASH, brief
-from reverie.errors import UserError, counted
+from reverie.engine.observer import Observers
+from reverie.errors import UserError
+from reverie.text import listing, or_dash, percent, plural
 
 if TYPE_CHECKING:
-    from reverie.learner.task_learner import TaskLearner
-    from reverie.model.folder import SavedModel
-    from reverie.model.inference import Answer, Evaluation
+    from reverie.model.evaluation import Evaluation
+    from reverie.model.inference import Prediction
 
+MISTAKES = 10  # that the terminal shows; JSON has all
 
 # --- learning from folders
 
 
-@app.command(
-    rich_help_panel=MODELS, epilog="Example: reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min"
-)
+class _InFlags(Observers):
+    """What was decided, in the words of the command line."""
+
+    def decided(self, line: str) -> None:
+        super().decided(in_flags(line, words={"a budget of 30min would": "--budget 30min would"}))
+
+
+@verb(MODELS, example="reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min")
 def learn(
     folder: Annotated[Path, typer.Argument(help="Images, one sub-folder a class.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The model folder to write.", show_default=False)],
@@ -67,7 +79,7 @@ def learn(
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for it to begin with.")] = None,
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of all random numbers.")] = 0,
-    settings: Settings = None,
+    settings: SettingTexts = None,
     device: DeviceName = "auto",
     checkpoint_every: CheckpointEvery = 30.0,
     as_json: AsJson = False,
@@ -78,41 +90,36 @@ def learn(
     printed; docs/practice.md has the rules. Stop it at any moment with Ctrl-C: the same command goes on.
     Ends with a report on held-out images, by which you can decide whether to use the model.
     """
-    from reverie.cli.progress import following
-    from reverie.model import job
-    from reverie.model import step as extend
-    from reverie.model.defaults import parse_duration
+    from reverie.learner.progress import showing_progress
+    from reverie.model.job import learn_folder
 
-    chosen = (*((f"net.name={backbone}",) if backbone else ()), *(settings or ()))
-    seconds = parse_duration(budget) if budget else None
-    wish, said = extend.Wish(method, seed, chosen, weights, seconds, on_known_class), beside(as_json)
-    with following(said, to.name) as progress:
-        _, report = job.learn_folder(
+    with showing_progress(progress_console(as_json), to.name) as display:
+        report = learn_folder(
             folder,
             to,
-            old,
-            wish,
-            device=device,
+            old=old,
+            method=method,
+            backbone=backbone,
+            weights=weights,
+            seed=seed,
+            budget=budget,
+            on_known_class=on_known_class,
             check=check,
-            observer=progress,
-            reading=progress.reading,
-            say=lambda line: said.print(line, soft_wrap=True),
+            settings=settings or (),
+            device=device,
+            observer=_InFlags(display),
             checkpoint_seconds=checkpoint_every,
         )
     if as_json:
         print_json({"folder": str(to), **report.as_dict()})
         return
-    for line in report.lines():
-        console.print(line, soft_wrap=True)
-    console.print(f"{to}", soft_wrap=True)
+    print_lines([*report.lines(), to])
 
 
 # --- taking in somebody's own model
 
 
-@app.command(
-    rich_help_panel=MODELS, epilog="Example: reverie adopt resnet18 weights.pth --classes names.txt --to mine --size 64"
-)
+@verb(MODELS, example="reverie adopt resnet18 weights.pth --classes names.txt --to mine --size 64")
 def adopt(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The network: resnet18, or timm/resnet10t.", show_default=False)
@@ -147,59 +154,34 @@ def adopt(
     The weights are read without running code. For a network of your own, use reverie.adopt in Python; its model folder
     is loaded with reverie.load(folder, build=function), since loading runs no code.
     """
-    from reverie.cli.progress import following
-    from reverie.engine.loop import find_device
-    from reverie.model import adoption, preflight
-    from reverie.nets import count_parameters
+    from reverie.model.adoption import adopt_weights
 
-    if to.exists():
-        raise UserError(f"{to} exists already. Choose another folder, so that nothing is lost.")
-    learner = adoption.adopt_file(
+    adopted = adopt_weights(
         name,
         weights,
-        adoption.read_names(classes),
-        family,
-        size,
-        _numbers(mean, "--mean"),
-        _numbers(std, "--std"),
-        find_device(device),
+        to,
+        classes=classes,
+        family=family,
+        size=size,
+        mean=parse_numbers(mean, "--mean"),
+        std=parse_numbers(std, "--std"),
+        check=check,
+        device=device,
+        progress=console,
     )
-    classifier, shape = learner.classifier, learner.classifier.preprocessing
-    console.print(
-        f"{classifier.backbone.architecture}: {count_parameters(classifier):,} parameters, "
-        f"{counted(classifier.seen, 'class')}. "
-        f"It takes images of {shape.size}×{shape.size} pixels, less {_listed(shape.mean)}, divided by "
-        f"{_listed(shape.deviation)}; if that is not how it was trained, say --size, --mean and --std.",
-        soft_wrap=True,
-    )
-    if check:
-        with following(console, to.name) as progress:
-            found = preflight.check(classifier, learner.device, observer=progress)
-        learner.ledger[-1]["preflight"] = found.as_dict()
-        for line in found.lines():
-            console.print(line, soft_wrap=True)
-    learner.save(to)
-    console.print(f"{to}", soft_wrap=True)
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text is not None else None
-    except ValueError:
-        raise UserError(f"{option} wants a number a channel, such as 0.5,0.5,0.5, not {text!r}.") from None
-
-
-def _listed(numbers: tuple[float, ...]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
+    flags = {"`size`": "--size", "`mean`": "--mean", "`std`": "--std", "give --size": "say --size"}
+    print_lines(in_flags(line, words=flags) for line in adopted.lines())
+    print_line(to)
 
 
 # --- using a model
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
-MISTAKES = 10  # that the terminal shows; JSON has all
 
-
-@app.command(rich_help_panel=MODELS, epilog="Example: reverie predict flowers a.jpg b.jpg some_folder/ --top 3")
+@verb(
+    MODELS,
+    example="reverie predict flowers a.jpg b.jpg some_folder/ --top 3",
+    words={"`reject=0.7`": "--threshold 0.7"},
+)
 def predict(
     model: ModelFolder,
     images: Annotated[
@@ -221,29 +203,23 @@ def predict(
 
     A file that cannot be read is named and passed over; the exit code then is 1.
     """
-    from reverie.cli.progress import counting
-    from reverie.model import inference as answer
+    from reverie.model.functions import predict as predict_images
 
-    log_to(aside)
+    log_to(errors)
     if as_json and as_csv:
         raise UserError("--json and --csv exclude each other.")
-    saved, learner = _opened(model, device)
-    if reject and threshold is None:
-        if saved.rejection is None:
-            raise UserError(f"{model} has no threshold of its own. Choose one: --threshold 0.7")
-        threshold = saved.rejection
-    with counting(aside, "reading images") as progress:
-        answers = answer.predict(learner, images, top=top, reject=threshold, progress=progress)
+    rule = reject if threshold is None else threshold
+    found = predict_images(model, images, top=top, reject=rule, device=device, progress=errors)
     if as_json:
-        print_json([one.as_dict() for one in answers])
+        print_json([one.as_dict() for one in found])
     elif as_csv:
-        _print_csv(answers)
+        _print_csv(found)
     else:
-        _print_answers(answers)
-    _name_unreadable({one.source: one.problem for one in answers if one.problem})
+        _print_predictions(found)
+    _name_unreadable({one.source: one.problem for one in found if one.problem})
 
 
-@app.command(rich_help_panel=MODELS, epilog="Example: reverie evaluate flowers photos/check")
+@verb(MODELS, example="reverie evaluate flowers photos/check")
 def evaluate(
     model: ModelFolder,
     folder: Annotated[Path, typer.Argument(help="A folder with one folder of images a class.", show_default=False)],
@@ -255,27 +231,22 @@ def evaluate(
     New are the classes of the last step that taught any. Folders that bear no name of a class are named and left
     aside. A file that cannot be read is named and passed over; the exit code then is 1.
     """
-    from reverie.cli.progress import counting
-    from reverie.model import inference as answer
+    from reverie.model.functions import evaluate as evaluate_images
 
-    log_to(aside)
-    _, learner = _opened(model, device)
-    with counting(aside, "reading images") as progress:
-        made = answer.evaluate(learner, folder, progress=progress)
+    log_to(errors)
+    made = evaluate_images(model, folder, device=device, progress=errors)
     if as_json:
         print_json(made.as_dict())
     else:
         _print_evaluation(made)
     if made.unknown:
-        files = counted(sum(made.unknown.values()), "file")
-        aside.print(
-            f"No class of the model, so left aside with the {files} inside: {brief([*made.unknown])}.",
-            soft_wrap=True,
-        )
+        files = plural(sum(made.unknown.values()), "file")
+        names = listing([*made.unknown])
+        errors.print(f"No class of the model, so left aside with the {files} inside: {names}.", soft_wrap=True)
     _name_unreadable(made.unreadable)
 
 
-@app.command(rich_help_panel=MODELS, epilog="Example: reverie dream flowers --out dreams.png")
+@verb(MODELS, example="reverie dream flowers --out dreams.png")
 def dream(
     model: ModelFolder,
     out: Annotated[Path, typer.Option(help="The picture to write, as PNG.")] = Path("dreams.png"),
@@ -288,28 +259,27 @@ def dream(
     device: DeviceName = "auto",
 ) -> None:
     """See what a model remembers: images of each class, made from its weights alone, and how sure it is of them."""
-    from reverie.cli.progress import following
-    from reverie.learner import gallery as dreams
-    from reverie.learner.dream_sheet import SHEET_ROWS
-    from reverie.system import files as disk
+    from reverie.learner.dream_sheet import ROWS
+    from reverie.model.functions import dream as dream_images
 
-    if out.suffix.lower() != ".png" and not out.is_dir():
-        raise UserError(f"The picture is a PNG, so {out} should end in .png.")
-    check_target(out, overwrite, model)
-    _, learner = _opened(model, device)
-    with following(console, model.name) as progress:
-        made = dreams.dream(learner, per_class, steps=steps, seed=seed, observer=progress)
-    disk.write_bytes(out, made.sheet())
+    made = dream_images(
+        model,
+        out,
+        per_class=per_class,
+        steps=steps,
+        seed=seed,
+        overwrite=overwrite,
+        device=device,
+        progress=console,
+    )
     if made.missing:
-        console.print(f"Nothing was dreamed of {', '.join(made.missing)}.", soft_wrap=True)
-    if len(made.class_names) > SHEET_ROWS:
-        console.print(f"The sheet shows the first {SHEET_ROWS} of {len(made.class_names)} classes.")
-    console.print(f"{out}", soft_wrap=True)
+        print_line(f"Nothing was dreamed of {', '.join(made.missing)}.")
+    if len(made.class_names) > ROWS:
+        print_line(f"The sheet shows the first {ROWS} of {len(made.class_names)} classes.")
+    print_line(out)
 
 
-@app.command(
-    rich_help_panel=MODELS, epilog="Example: reverie classes flowers --rename tulp=tulip --remove weeds --to flowers-3"
-)
+@verb(MODELS, example="reverie classes flowers --rename tulp=tulip --remove weeds --to flowers-3")
 def classes(
     model: ModelFolder,
     rename: Annotated[
@@ -331,29 +301,23 @@ def classes(
     """
     from dataclasses import asdict
 
-    from reverie.model import classes as knowing
-    from reverie.model import folder as model_io
+    from reverie.model.classes import change_classes, list_classes
 
-    def wanted(saved: SavedModel) -> SavedModel:
-        made = knowing.remove(saved, remove) if remove else saved
-        return knowing.rename(made, knowing.parse_renames(rename, made.classifier.class_names)) if rename else made
-
-    saved, is_changed = knowing.change(model, wanted, to) if remove or rename else (model_io.load(model), False)
-    if to is not None and not is_changed:
-        raise UserError("There is nothing to write to --to: no class gets another name, and none is removed.")
-    known = knowing.known(saved.classifier.class_names, saved.ledger)
+    changes = bool(rename or remove or to)
+    known = change_classes(model, rename=rename or (), remove=remove or (), to=to) if changes else list_classes(model)
     if as_json:
         print_json([asdict(one) for one in known])
         return
     rows = [
-        [one.name, _shown(one.step or None), _shown(one.since and one.since[:10]), _shown(one.images)] for one in known
+        [one.name, or_dash(one.step or None), or_dash(one.since and one.since[:10]), or_dash(one.images)]
+        for one in known
     ]
     print_table(["class", "step", "since", "images"], rows)
-    if is_changed:
-        console.print(f"{to or model}", soft_wrap=True)
+    if changes:
+        print_line(to or model)
 
 
-@app.command(rich_help_panel=MODELS, epilog="Example: reverie export flowers --to onnx")
+@verb(MODELS, example="reverie export flowers --to onnx")
 def export(
     model: ModelFolder,
     to: Annotated[ExportFormat, typer.Option(help="For onnxruntime and others, or for PyTorch (.pt2).")],
@@ -365,83 +329,48 @@ def export(
     It takes uint8 pixels [images, size, size, channels], any number of images, and gives probabilities. Normalisation
     is inside; class names and size are in its metadata. Its answers are compared with PyTorch's at once.
     """
-    from reverie.model import export as exporting
-    from reverie.model import folder as model_io
+    from reverie.model.export import export_model
 
-    saved = model_io.load(model)
-    suffixes = {"onnx": ".onnx", "torch": ".pt2"}
-    file = out or Path(f"{model.resolve().name}{suffixes[to]}")
-    if file.suffix.lower() in {*suffixes.values()} - {suffixes[to]}:
-        raise UserError(f"With --to {to}, {file} should end in {suffixes[to]}.")
-    check_target(file, overwrite, model)
-    with aside.status(f"exporting to {file}"):
-        made = exporting.export(saved, to, file)
-    if made.difference is None:
-        checked = "not compared with PyTorch, since onnxruntime is not installed"
-    else:
-        checked = f"probabilities differ from PyTorch's by {made.difference:.1g} at most"
-    console.print(f"takes {exporting.facts(saved)['input']}; {checked}", soft_wrap=True)
-    console.print(f"{file}", soft_wrap=True)
+    with errors.status(f"exporting to {to}"):
+        made = export_model(model, to, out, overwrite=overwrite)
+    print_lines([made, made.file])
 
 
-def _opened(folder: Path, device: str) -> tuple[SavedModel, TaskLearner]:
-    from reverie.engine.loop import find_device
-    from reverie.learner.task_learner import TaskLearner
-    from reverie.model import folder as model_io
-
-    saved = model_io.load(folder)
-    return saved, TaskLearner.of(saved, find_device(device))
-
-
-def _print_answers(answers: Sequence[Answer]) -> None:
+def _print_predictions(found: Sequence[Prediction]) -> None:
     rows = []
-    for one in answers:
+    for one in found:
         names = [f"none of these ({one.names[0]}?)", *one.names[1:]] if one.rejected else one.names
         for rank, (name, share) in enumerate(zip(names, one.probabilities, strict=True)):
-            rows.append(["" if rank else one.source, name, _percent(share)])
+            rows.append(["" if rank else one.source, name, percent(share)])
     if rows:
         print_table(["image", "class", "confidence"], rows)
 
 
-def _print_csv(answers: Sequence[Answer]) -> None:
+def _print_csv(found: Sequence[Prediction]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["image", "rank", "class", "confidence", "rejected"])
-    for one in answers:
+    for one in found:
         for rank, (name, value) in enumerate(zip(one.names, one.probabilities, strict=True), start=1):
             writer.writerow([one.source, rank, name, f"{value:.6f}", str(one.rejected).lower()])
 
 
 def _print_evaluation(made: Evaluation) -> None:
-    from reverie.metrics import CALIBRATION_BINS
-
-    console.print(f"{_percent(made.accuracy)} of {made.images} images are named rightly")
-    if made.new:
-        old, new = _percent(made.old_accuracy), _percent(made.new_accuracy)
-        console.print(f"old classes {old}, new classes (of the last step) {new}")
-    console.print(f"expected calibration error {_percent(made.calibration_error)} ({CALIBRATION_BINS} bins)\n")
+    print_lines([*made.lines(), ""])
     rows = [
-        [name, "new" if name in made.new else "", str(images), _percent(share)]
+        [name, "new" if name in made.new else "", str(images), percent(share)]
         for name, (images, share) in made.by_class().items()
     ]
     print_table(["class", "", "images", "right"], rows)
     mistakes = made.mistakes()
     if mistakes:
-        console.print()
+        print_line("")
         print_table(["class", "taken for", "images"], [[*pair, str(count)] for *pair, count in mistakes[:MISTAKES]])
     if len(mistakes) > MISTAKES:
-        console.print(f"… and {len(mistakes) - MISTAKES} more pairs; --json has all")
+        print_line(f"… and {len(mistakes) - MISTAKES} more pairs; --json has all")
 
 
 def _name_unreadable(problems: Mapping[str, str]) -> None:
     for file, problem in problems.items():
-        aside.print(f"{file} {problem}; passed over.", soft_wrap=True)
+        errors.print(f"{file} {problem}; passed over.", soft_wrap=True)
     if problems:
         raise typer.Exit(1)
-
-
-def _percent(share: float | None) -> str:
-    return DASH if share is None else f"{100 * share:.1f} %"
-
-
-def _shown(value: Any) -> str:
-    return DASH if value is None else str(value)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from reverie.cli.app import PAGES, app, console
+from reverie.cli.output import print_line
+from reverie.cli.verbs import PAGES, verb
 
 Shown = Annotated[
     list[Path],
@@ -15,9 +16,9 @@ Shown = Annotated[
 ]
 
 
-@app.command(rich_help_panel=PAGES, epilog="Example: reverie report runs/demo --out page.html")
+@verb(PAGES, example="reverie report runs/demo --out page.html")
 def report(
-    what: Shown,
+    runs: Shown,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("page.html"),
 ) -> None:
     """Gather runs, or a whole table, in one page that needs nothing else.
@@ -25,25 +26,18 @@ def report(
     It opens from disk in any browser, on a phone and in print, and loads nothing from anywhere. A run that is broken or
     not finished is shown as far as it goes, and the page says what is missing.
     """
-    from reverie.report import page as reporting
+    from reverie.report.page import write_report
 
-    reporting.write(what, out)
-    console.print(f"{out}", soft_wrap=True)
+    print_line(write_report(runs, out))
 
 
-@app.command(rich_help_panel=PAGES, epilog="Example: reverie watch runs/demo")
+@verb(PAGES, example="reverie watch runs/demo")
 def watch(
-    what: Shown,
+    runs: Shown,
     port: Annotated[int, typer.Option(help="Where to listen; 0: any that is free.")] = 8765,
 ) -> None:
     """Serve the same page to this machine, renewed while runs go on. Ctrl-C ends it; the runs do not notice."""
-    from reverie.report.page import check
-    from reverie.report.server import Server
+    from reverie.report.server import watch as serve
 
-    check(what)
-    with Server(what, port) as server:
-        console.print(f"{server.address} (Ctrl-C ends it)", soft_wrap=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            console.print("Watched no longer.")
+    serve(runs, port, ready=lambda address: print_line(f"{address} (Ctrl-C ends it)"))
+    print_line("Watched no longer.")

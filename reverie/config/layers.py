@@ -1,42 +1,54 @@
 """Configurations made of layers, later ones winning, and the presets that are most of them; loads no torch.
 
-The layers: the defaults of `config.py`, the recipe, the preset (with what it says for this recipe, then what the method
-is defined with, `Method.usual`, then what the preset says for this method), and the person's own `--set` values.
+The layers: the defaults of `schema.py`, the recipe, the preset (with what it says for this recipe, then what the method
+is defined with, `Method.usual`, then what the preset says for this method), and the person's own settings.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from reverie.config.schema import RECIPES, SECTIONS, Config, Recipe, check
-from reverie.config.typed import as_plain, build, hints_of
-from reverie.errors import UserError, did_you_mean, explaining
+from reverie.config.choices import RECIPES, Recipe
+from reverie.config.schema import SECTIONS, TRAINING_SECTIONS, Config, as_plain, flat
+from reverie.config.yaml_files import TooLarge, parse_yaml
+from reverie.errors import UserError, explaining
+from reverie.system.records import build, nearest_key
+from reverie.text import did_you_mean, shortened
 
 # What the released code does otherwise, whatever the data set and the method. Values of a data set stand in its preset
 # under `recipes`, values of a method in the method's own file (`Method.released`). docs/method.md lists them all.
 RELEASED: dict[str, Any] = {"net": {"head": "all"}, "dream": {"life": "carried"}}
 
-WEIGHTS = ("cross_entropy", "distillation", "fine_tuning", "relations")  # of losses, as methods' options call them
+Settings = Mapping[str, Any] | Sequence[str]
+"""By key, as in `{"train.lr": 0.05}`; or as the command line has them, `["train.lr=0.05"]`."""
+
+Layer = tuple[str, dict[str, Any]]  # where it is from, and what it says, by section
+FindMethod = Callable[[str], Any]  # gives the class behind a method's name, for what it says of itself
+NAMED_SECTIONS = (*SECTIONS, "method", "keep")
 
 
-def load(
+def load_preset(
     preset: str,
     *,
     method: str,
-    find: Callable[[str], Any],
+    find: FindMethod,
     seed: int = 0,
     recipe: Recipe = "paper",
-    settings: Sequence[str] = (),
+    settings: Settings = (),
     with_options: bool = True,
 ) -> Config:
-    """The configuration of one run. `find` gives the class behind a method's name, for what it says of itself.
+    """The configuration of one run, from the name of a preset or a YAML file.
 
     Without options, what the layers say of the method itself is left out: it was meant for another method.
     """
@@ -46,78 +58,138 @@ def load(
 
 def compose(
     name: str,
-    chain: Sequence[tuple[str, dict[str, Any]]],
+    chain: Sequence[Layer],
     method: str,
-    find: Callable[[str], Any],
+    find: FindMethod,
     seed: int = 0,
     recipe: Recipe = "paper",
-    settings: Sequence[str] = (),
+    settings: Settings = (),
     with_options: bool = True,
 ) -> Config:
-    """The configuration called `name`, of layers that need not be presets: where each is from, and what it says."""
+    """The configuration called `name`, of layers that need not be presets."""
     found = find(method)
-    layers: list[tuple[str, dict[str, Any]]] = []
+    merged: dict[str, Any] = {}
+    for origin, layer in _all_layers(chain, method, find, recipe, setting_texts(settings), with_options):
+        if not with_options:
+            layer = {key: value for key, value in layer.items() if key != "method"}
+        _refuse_unknown_keys(layer, found.Options, method, origin)
+        _merge(merged, layer)
+    options = as_plain(build(found.Options, merged.pop("method", {}), "method."))
+    header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
+    return build(Config, {**merged, **header, "options": options})
+
+
+def values_of_its_own(chosen: Config, upper_bound: Config) -> dict[str, tuple[Any, Any]]:
+    """Where a method trains otherwise than the upper bound for it, by key: its value, and the upper bound's."""
+    ours, theirs = flat(chosen.as_dict()), flat(upper_bound.as_dict())
+    keys = [key for key in ours if key.partition(".")[0] in TRAINING_SECTIONS and ours[key] != theirs[key]]
+    return {key: (ours[key], theirs[key]) for key in keys}
+
+
+def _all_layers(
+    chain: Sequence[Layer],
+    method: str,
+    find: FindMethod,
+    recipe: Recipe,
+    settings: Iterable[str],
+    with_options: bool,
+) -> list[Layer]:
+    found = find(method)
+    layers: list[Layer] = []
     of_method: list[Any] = []  # what files before said for this method alone
     if recipe == "released":
         layers.append(("the released recipe", {**RELEASED, "method": dict(found.released)}))
     for origin, text in chain:
-        recipes, methods = _blocks(text, "recipes", origin), _blocks(text, "methods", origin)
+        recipes, methods = (_blocks(text, kind, origin) for kind in ("recipes", "methods"))
         if with_options:
             _check_blocks(recipes, methods, find, method, origin)
-        layers.append((origin, text))
-        layers.append((f"recipes.{recipe} of {origin}", recipes.get(recipe, {})))
+        rest = {key: value for key, value in text.items() if key not in ("recipes", "methods")}
+        layers.append((origin, rest))
+        layers.append((f"recipes.{recipe} of {origin}", _section(recipes.get(recipe, {}), origin)))
         layers.append((f"the method {method}", _without(found.usual, of_method)))
-        layers.append((f"methods.{method} of {origin}", methods.get(method, {})))
+        layers.append((f"methods.{method} of {origin}", _section(methods.get(method, {}), origin)))
         of_method.append(methods.get(method, {}))
-    layers += [("--set", parse_setting(setting)) for setting in settings]
-    merged: dict[str, Any] = {}
-    for origin, layer in layers:
-        if not with_options and isinstance(layer, dict):
-            layer.pop("method", None)
-        _refuse_unknown_keys(layer, found.Options, method, origin)
-        _merge(merged, layer)
-    chosen = build(found.Options, merged.pop("method", {}), "method.")
-    options = as_plain(chosen)
-    _check_options(options)
-    header = {"preset": name, "method": method, "recipe": recipe, "seed": seed}
-    return build(Config, {**merged, **header, "options": options}, "")
+    return layers + [("the settings", parse_setting(setting)) for setting in settings]
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    """What holds whichever method's they are; the rest, its own class checks."""
-    for name, value in options.items():
-        if isinstance(value, int | float) and name == "temperature":
-            check(value > 0, f"method.{name}", value, "above 0")
-        elif isinstance(value, int | float) and name in WEIGHTS:
-            check(value >= 0, f"method.{name}", value, "0 or more")
-
-
-def _without(sections: Mapping[str, Mapping[str, Any]], said: Sequence[Any]) -> dict[str, Any]:
-    """`sections` but for the keys that something in `said` sets."""
-    taken = {(name, key) for layer in said for name, keys in dict(layer).items() for key in dict(keys)}
+def _without(sections: Mapping[str, Mapping[str, Any]], layers: Sequence[Any]) -> dict[str, Any]:
+    """`sections` but for the keys that one of the `layers` sets."""
+    taken = {(name, key) for layer in layers for name, keys in dict(layer).items() for key in dict(keys)}
     return {
         name: {key: value for key, value in keys.items() if (name, key) not in taken} for name, keys in sections.items()
     }
+
+
+# --- settings
+
+
+def setting_texts(settings: Settings) -> tuple[str, ...]:
+    """Settings as the command line has them: `train.epochs=5`."""
+    if isinstance(settings, str):
+        return (settings,)
+    if not isinstance(settings, Mapping):
+        return tuple(settings)
+    return tuple(f"{key}={_value_text(value)}" for key, value in settings.items())
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, str) and _setting_value(value) == value:
+        return value
+    try:
+        return json.dumps(as_plain(value), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        raise UserError(f"A setting is a number, text, true, false, null or a list, not {shortened(value)}.") from None
 
 
 def parse_setting(text: str) -> dict[str, Any]:
     """`train.epochs=5` as {"train": {"epochs": 5}}."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"A setting is section.key=value, for example train.epochs=5, not {text!r}.")
-    try:
-        parsed = yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError):
-        parsed = value
+        raise UserError(f"A setting is section.key=value, for example train.epochs=5, not {shortened(text)}.")
+    parsed = _setting_value(value)
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return parsed
 
 
-def setting_keys(settings: Iterable[str]) -> set[str]:
+def _setting_value(text: str) -> Any:
+    """As in YAML; what is not YAML is text."""
+    try:
+        return parse_yaml(text)
+    except TooLarge as error:
+        raise UserError(f"A setting's value cannot be read: {error}.") from None
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def setting_keys(settings: Settings) -> set[str]:
     """`train.epochs` of `train.epochs=5`, and of `train={epochs: 5}`."""
-    sections = [(name, keys) for text in settings for name, keys in parse_setting(text).items()]
+    sections = [(name, keys) for text in setting_texts(settings) for name, keys in parse_setting(text).items()]
     return {f"{name}.{key}" for name, keys in sections if isinstance(keys, Mapping) for key in keys}
+
+
+def settings_by_section(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What a person has set, by section and key."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in setting_texts(settings):
+        for section, values in parse_setting(text).items():
+            if isinstance(values, Mapping):
+                found.setdefault(section, {}).update(values)
+    return found
+
+
+# --- presets
+
+
+@dataclass(frozen=True)
+class PresetInfo:
+    name: str
+    about: str
+
+
+def list_presets() -> list[PresetInfo]:
+    """The experiments that come with reverie."""
+    return [PresetInfo(name, describe_preset(name)) for name in preset_names()]
 
 
 def preset_names() -> list[str]:
@@ -126,16 +198,16 @@ def preset_names() -> list[str]:
 
 def describe_preset(name: str) -> str:
     """The preset's own one-line description."""
-    return str(yaml.safe_load(_preset_folder().joinpath(f"{name}.yaml").read_text("utf-8")).get("about", ""))
+    return str(_parsed(_preset_folder().joinpath(f"{name}.yaml").read_bytes()).get("about", ""))
 
 
 def _preset_folder() -> Any:
     return resources.files("reverie.config").joinpath("presets")
 
 
-def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+def _preset_chain(preset: str) -> tuple[str, list[Layer]]:
     """The preset and all that it extends, the most general first."""
-    chain: list[tuple[str, dict[str, Any]]] = []
+    chain: list[Layer] = []
     seen: set[str] = set()
     wanted: str | None = preset
     while wanted is not None:
@@ -147,13 +219,16 @@ def _preset_chain(preset: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         text.pop("about", None)
         wanted = text.pop("extends", None)
         if not isinstance(wanted, str | None):
-            raise UserError(f"'extends' in {origin} must be one preset's name or one YAML file, not {wanted!r}.")
+            raise UserError(
+                f"'extends' in {origin} must be one preset's name or one YAML file, not {shortened(wanted)}."
+            )
         chain.append((origin, text))
-        wanted = _beside(origin, wanted)
-    return preset if preset in preset_names() else Path(preset).stem, chain[::-1]
+        wanted = _extended_file(origin, wanted)
+    stem = Path(preset).stem.encode("utf-8", "backslashreplace").decode()  # whose bytes may be no text
+    return preset if preset in preset_names() else stem, chain[::-1]
 
 
-def _beside(file: str, extended: str | None) -> str | None:
+def _extended_file(file: str, extended: str | None) -> str | None:
     """What a file extends: a preset that comes with reverie, or a file that is named as seen from there."""
     if extended is None or extended in preset_names():
         return extended
@@ -171,7 +246,7 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"There is no file {preset}.")
     else:
         hint = did_you_mean(preset, preset_names())
-        raise UserError(f"There is no preset {preset!r}.{hint} `reverie presets` lists them; a YAML file will do, too.")
+        raise UserError(f"There is no preset {preset!r}.{hint} `list_presets()` names them; a YAML file will do, too.")
     try:
         text = copy.deepcopy(_parsed(raw))  # the layers take it apart
     except (yaml.YAMLError, ValueError) as error:
@@ -180,37 +255,32 @@ def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{origin} is not valid YAML{where}: {why}.") from None
     if not isinstance(text, dict):
-        raise UserError(f"{origin} must hold sections such as `data:` and `train:`; see `reverie run --help`.")
+        raise UserError(f"{origin} must hold sections such as `data:` and `train:` (docs/settings.md).")
     return origin, text
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(raw: bytes) -> Any:
     """Every configuration reads its preset twice, a table's reads the same ones many times."""
-    return yaml.load(raw, _EachKeyOnce)
+    return parse_yaml(raw)
 
 
-class _EachKeyOnce(yaml.SafeLoader):
-    """Safe loading that refuses a key given twice, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for place, (key, _) in enumerate(node.value):
-            if key.value in keys[:place]:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _blocks(text: dict[str, Any], kind: str, origin: str) -> Mapping[Any, Any]:
+def _blocks(text: Mapping[str, Any], kind: str, origin: str) -> Mapping[Any, Any]:
     """What a preset says for some recipes or methods only, by name."""
-    blocks = text.pop(kind, {})
+    blocks = text.get(kind, {})
     if not isinstance(blocks, Mapping):
         raise UserError(f"{kind!r} in {origin} must hold sections by name, such as `NAME: {{train: {{epochs: 5}}}}`.")
     return blocks
 
 
+def _section(layer: Any, origin: str) -> dict[str, Any]:
+    if not isinstance(layer, Mapping):
+        raise UserError(f"{origin} must hold sections such as `train: {{epochs: 5}}`, not {shortened(layer)}.")
+    return dict(layer)
+
+
 def _check_blocks(
-    recipes: Mapping[Any, Any], methods: Mapping[Any, Any], find: Callable[[str], Any], method: str, origin: str
+    recipes: Mapping[Any, Any], methods: Mapping[Any, Any], find: FindMethod, method: str, origin: str
 ) -> None:
     """Also those that are not for this run, since nobody would notice what is misspelt there."""
     for name, layer in recipes.items():
@@ -222,34 +292,41 @@ def _check_blocks(
             options = find(str(name)).Options
         except UserError as error:
             raise UserError(f"'methods' in {origin}: {error}") from None
-        _refuse_unknown_keys(layer, options, name, f"methods.{name} of {origin}")
+        _refuse_unknown_keys(layer, options, str(name), f"methods.{name} of {origin}")
 
 
 def _refuse_unknown_keys(layer: Any, options: type, method: str, origin: str) -> None:
-    if not isinstance(layer, Mapping):
-        raise UserError(f"{origin} must hold sections such as `train: {{epochs: 5}}`, not {layer!r}.")
-    known = dict(_known_keys(options))
-    for key, value in layer.items():
-        if key not in (*SECTIONS, "method", "keep"):
-            leaf = [name for name in known if name.endswith(f".{key}")]
-            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(str(key), [*SECTIONS, "method", "keep"])
-            raise UserError(f"Unknown section {key!r} in {origin}.{hint}")
-        if key == "keep":
+    known = known_keys(options)
+    for section, values in _section(layer, origin).items():
+        if section not in NAMED_SECTIONS:
+            leaf = [f"{name}.{section}" for name, keys in known.items() if section in keys]
+            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(str(section), NAMED_SECTIONS)
+            raise UserError(f"Unknown section {str(section)!r} in {origin}.{hint}")
+        if section == "keep":
             continue
-        if not isinstance(value, Mapping):
-            raise UserError(f"{key!r} in {origin} is a section: set one of its keys, such as {key}.KEY=VALUE.")
-        for inner in value:
-            if f"{key}.{inner}" not in known:
-                hint = did_you_mean(f"{key}.{inner}", [*known])
-                owner = f" The method {method!r} has no such option." if key == "method" else ""
-                raise UserError(f"Unknown key '{key}.{inner}' in {origin}.{owner}{hint}")
+        if not isinstance(values, Mapping):
+            raise UserError(f"{section!r} in {origin} is a section: set one of its keys, such as {section}.KEY=VALUE.")
+        for key in values:
+            if key not in known[section]:
+                owner = f" The method {method!r} has no such option." if section == "method" else ""
+                hint = _hint(str(key), section, known)
+                raise UserError(f"Unknown key '{section}.{key}' in {origin}.{owner}{hint}")
 
 
-def _known_keys(options: type) -> Iterator[tuple[str, Any]]:
-    hints = hints_of(Config)
-    for section, cls in [*((name, hints[name]) for name in SECTIONS), ("method", options)]:
-        for key, hint in hints_of(cls).items():
-            yield f"{section}.{key}", hint
+def _hint(key: str, section: str, known: Mapping[str, Sequence[str]]) -> str:
+    """A near key of the section, or the same key of another one, or all that the section has."""
+    near = did_you_mean(key, known[section], cutoff=0.7)
+    elsewhere = [name for name, keys in known.items() if key in keys]
+    if not near and elsewhere:
+        return f" Did you mean '{elsewhere[0]}.{key}'?"
+    return nearest_key(key, known[section], f"{section}.")
+
+
+def known_keys(options: type) -> dict[str, list[str]]:
+    """The keys of every section, and of `method`, whose options they are."""
+    types = typing.get_type_hints(Config)
+    sections = {name: types[name] for name in SECTIONS} | {"method": options}
+    return {name: [field.name for field in dataclasses.fields(section)] for name, section in sections.items()}
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:

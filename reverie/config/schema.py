@@ -1,155 +1,231 @@
-"""The typed configuration of a run; `layering.py` makes one out of presets and settings. Loads no torch."""
+"""The typed configuration of a run, with bounds on every number; `layers.py` makes one of presets and settings.
+
+Each section is a frozen dataclass that pydantic checks, whenever one is made: from a file, in Python, or by
+`dataclasses.replace`. What a key means stands in its `about`, from which docs/settings.md is made. Loads no torch.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from reverie.config.typed import as_plain, build
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from reverie.config.choices import UPPER_BOUND, Precision, Recipe
 from reverie.errors import UserError
+from reverie.system.records import build, nearest_key, sentence
 
-Recipe = Literal["paper", "released"]
-RECIPES: tuple[Recipe, ...] = get_args(Recipe)
-ADOPTED = "adopted"  # the preset of a network that somebody else trained
-
-
-def check(right: bool, key: str, value: Any, wanted: str) -> None:
-    if not right:
-        raise UserError(f"{key} must be {wanted}, not {value!r}.")
+Section = TypeVar("Section")
+LARGEST_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
+def settings(name: str) -> Callable[[type[Section]], type[Section]]:
+    """Makes a class a section of the configuration called `name`, or, called "method", the options of a method.
+
+    Its fields have types and defaults, as those of a dataclass; `Annotated` adds bounds, and what a key means.
+    """
+
+    def decorate(cls: type[Section]) -> type[Section]:
+        made: Any = dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))(cls)
+        validate = made.__init__
+        fields = [item.name for item in dataclasses.fields(made)]
+
+        @functools.wraps(validate)
+        def check(self: Any, *args: Any, **given: Any) -> None:
+            values = {**dict(zip(fields, args, strict=False)), **given}
+            if len(values) < len(args) + len(given):
+                raise TypeError(f"{made.__name__} takes {', '.join(fields)}, each of them once")
+            try:
+                validate(self, **values)
+            except ValidationError as error:
+                raise UserError(sentence(error, made, values, f"{name}." if name else "")) from None
+
+        made.__init__ = check
+        checked: type[Section] = made
+        return checked
+
+    return decorate
+
+
+def about(text: str, **bounds: Any) -> Any:
+    """For `Annotated`: what a key means, and the bounds of its value (`ge`, `gt`, `le`, `lt`)."""
+    return Field(description=text, **bounds)
+
+
+# For the options of methods, too.
+Weight = Annotated[float, Field(ge=0, le=1e9)]  # of a loss
+Temperature = Annotated[float, Field(gt=0, le=1e9)]
+LearningRate = Annotated[float, Field(gt=0, le=1e3)]
+BatchSize = Annotated[int, Field(ge=2, le=65_536)]
+Steps = Annotated[int, Field(ge=1, le=100_000_000)]
+Epoch = Annotated[int, Field(ge=1, le=1_000_000)]
+ClassCount = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+@settings("data")
 class DataConfig:
-    source: str = "digits"  # digits, cifar10, cifar100, tinyimagenet, imagenet, or folder (any folder of images)
-    size: int | None = None  # pixels a side; none: as the source has them
-    holdout: float = 0.2  # a folder without test images: the share of each class held out for testing
-    storage: Literal["auto", "memory", "stream"] = "auto"  # decoded once into memory, or from disk batch by batch
+    """Which images."""
 
-    def __post_init__(self) -> None:
-        check(self.size is None or self.size >= 4, "data.size", self.size, "at least 4 pixels")
-        check(0 < self.holdout < 1, "data.holdout", self.holdout, "between 0 and 1")
+    source: Annotated[
+        str,
+        about(
+            "`digits`, `cifar10`, `cifar100`, `tinyimagenet`, `imagenet`, or `folder`: any folder of images, named by "
+            "`--data` ([data.md](data.md))"
+        ),
+    ] = "digits"
+    size: Annotated[
+        Annotated[int, Field(ge=4, le=4096)] | None, about("pixels a side; null: as the source has them")
+    ] = None
+    holdout: Annotated[
+        float, about("of a folder without test images: the share of each class that is held out", gt=0, lt=1)
+    ] = 0.2
+    storage: Annotated[
+        Literal["auto", "memory", "stream"],
+        about("`memory`: decoded once; `stream`: from disk, batch by batch; `auto`: by what there is"),
+    ] = "auto"
 
 
-@dataclass(frozen=True)
+@settings("stream")
 class StreamConfig:
-    order: str | tuple[int, ...] = "seed"  # natural, seed (of the run), seed:K, icarl-1993, or a list of classes
-    split: int | str | tuple[int, ...] = 5  # equal tasks (5), sizes ([4, 3, 3]), or a larger first task ("50+5x10")
-    classes: int | None = None  # only the first so many classes of the order
-    take: int | None = None  # learn only the first so many tasks, for a quick look
+    """How the data set is cut into tasks."""
 
-    def __post_init__(self) -> None:
-        check(self.classes is None or self.classes >= 1, "stream.classes", self.classes, "at least 1")
-        check(self.take is None or self.take >= 1, "stream.take", self.take, "at least 1")
+    order: Annotated[
+        str | Annotated[tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...], Field(strict=False)],
+        about("the order of the classes: `natural`, `seed` (of the run), `seed:K`, `icarl-1993`, or a list of classes"),
+    ] = "seed"
+    split: Annotated[
+        ClassCount | str | Annotated[tuple[ClassCount, ...], Field(strict=False)],
+        about("so many equal tasks; sizes, such as `[4, 3, 3]`; or a larger first task, such as `50+5x10`"),
+    ] = 5
+    classes: Annotated[ClassCount | None, about("only the first so many classes of the order")] = None
+    take: Annotated[ClassCount | None, about("learn only the first so many tasks, for a quick look")] = None
 
 
-@dataclass(frozen=True)
+@settings("augment")
 class AugmentConfig:
-    crop: int = 0  # zero-pad by so many pixels, then cut the original size out at random
-    flip: bool = False  # mirror half of the images
-    brightness: float = 0.0  # factor drawn from 1 ± this
-    contrast: float = 0.0  # factor drawn from 1 ± this
-    resized_crop: bool = False  # cut a box of random size and shape out, and scale it to the full size
+    """What is done to images at random while they are learned."""
+
+    crop: Annotated[
+        int, about("pad by so many black pixels, then cut the original size out at random", ge=0, le=2048)
+    ] = 0
+    flip: Annotated[bool, about("mirror half of the images")] = False
+    brightness: Annotated[float, about("a factor drawn from 1 ± this", ge=0, le=1)] = 0.0
+    contrast: Annotated[float, about("a factor drawn from 1 ± this", ge=0, le=1)] = 0.0
+    resized_crop: Annotated[
+        bool, about("cut a box of random size and shape out, and scale it to the full size; not beside `crop`")
+    ] = False
 
     def __post_init__(self) -> None:
-        check(self.crop >= 0, "augment.crop", self.crop, "0 or more")
-        check(not (self.crop and self.resized_crop), "augment.crop", self.crop, "0 beside augment.resized_crop")
-        for name in ("brightness", "contrast"):
-            check(0 <= getattr(self, name) <= 1, f"augment.{name}", getattr(self, name), "between 0 and 1")
+        if self.crop and self.resized_crop:
+            raise ValueError(f"augment.crop must be 0 beside augment.resized_crop, not {self.crop}.")
 
 
-@dataclass(frozen=True)
+@settings("net")
 class NetConfig:
-    name: str = "resnet32"
-    head: Literal["grow", "all"] = "grow"  # rows added as classes arrive, or all of them from the start
+    """Which network."""
+
+    name: Annotated[
+        str,
+        about(
+            "`resnet8`, `resnet14`, `resnet20`, `resnet32`, `resnet32-signed` ([for R-DFCIL](method.md)), `resnet18`, "
+            "or a network of torchvision or timm, such as `torchvision/mobilenet_v2`"
+        ),
+    ] = "resnet32"
+    head: Annotated[
+        Literal["grow", "all"],
+        about("rows of the last layer are added as classes arrive (`grow`), or are `all` there from the start"),
+    ] = "grow"
 
 
-@dataclass(frozen=True)
+@settings("train")
 class TrainConfig:
-    epochs: int = 250
-    milestones: tuple[int, ...] = (100, 150, 200)  # the learning rate is multiplied by gamma at each of these epochs
-    gamma: float = 0.1
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 2e-4
-    batch_size: int = 128
-    even: bool = False  # draw every class equally often, however many images it has
+    """How a task is learned: SGD, with a learning rate that falls in steps."""
 
-    def __post_init__(self) -> None:
-        check(self.epochs >= 1, "train.epochs", self.epochs, "at least 1")
-        check(self.batch_size >= 2, "train.batch_size", self.batch_size, "at least 2")
-        check(self.lr > 0, "train.lr", self.lr, "above 0")
-        for epoch in self.milestones:
-            check(epoch >= 1, "train.milestones", epoch, "1 or more, each")
-        check(self.gamma > 0, "train.gamma", self.gamma, "above 0")
-        check(0 <= self.momentum < 1, "train.momentum", self.momentum, "at least 0 and below 1")
-        check(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "0 or more")
+    epochs: Annotated[Epoch, about("of each task")] = 250
+    milestones: Annotated[
+        tuple[Epoch, ...], about("epochs at which the learning rate is multiplied by `gamma`", strict=False)
+    ] = (100, 150, 200)
+    gamma: Annotated[float, about("the factor at each milestone", gt=0, le=1e3)] = 0.1
+    lr: Annotated[LearningRate, about("the learning rate, of SGD")] = 0.1
+    momentum: Annotated[float, about("of SGD", ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, about("of SGD", ge=0, le=1e3)] = 2e-4
+    batch_size: Annotated[BatchSize, about("real images in a step; dreams come on top")] = 128
+    even: Annotated[bool, about("draw every class equally often, however many images it has")] = False
 
 
-@dataclass(frozen=True)
+@settings("dream")
 class DreamConfig:
-    steps: int = 5000  # generator steps before each task but the first
-    batch_size: int | None = None  # none: as in training
-    lr: float = 1e-3
-    content: float = 1.0  # weights of the four losses of docs/method.md, "The dreamer"
-    diversity: float = 1.0
-    statistics: float = 50.0
-    prior: float = 1e-3
-    temperature: float = 1e3  # of the content loss
-    noise: int = 1000  # numbers that go into the generator for one image
-    width: int | None = None  # channels of the generator; none: by the size of the image
-    life: Literal["fresh", "carried"] = "fresh"  # a new generator each task, or weights and Adam state carried over
-    mixed: bool = False  # where networks are computed in mixed precision: the dreamer's, too
+    """How old classes are dreamed up."""
 
-    def __post_init__(self) -> None:
-        check(self.steps >= 1, "dream.steps", self.steps, "at least 1")
-        check(self.batch_size is None or self.batch_size >= 2, "dream.batch_size", self.batch_size, "at least 2")
-        check(self.lr > 0, "dream.lr", self.lr, "above 0")
-        check(self.width is None or self.width >= 2, "dream.width", self.width, "at least 2")
-        check(self.noise >= 1, "dream.noise", self.noise, "at least 1")
-        for name in ("content", "diversity", "statistics", "prior"):
-            check(getattr(self, name) >= 0, f"dream.{name}", getattr(self, name), "0 or more")
-        check(self.temperature > 0, "dream.temperature", self.temperature, "above 0")
+    steps: Annotated[Steps, about("of the generator, before each task but the first")] = 5000
+    batch_size: Annotated[BatchSize | None, about("null: as in training")] = None
+    lr: Annotated[LearningRate, about("of Adam")] = 1e-3
+    content: Annotated[
+        Weight, about("weight of the content loss, one of the four of [method.md](method.md#the-dreamer)")
+    ] = 1.0
+    diversity: Annotated[Weight, about("weight of the diversity loss")] = 1.0
+    statistics: Annotated[Weight, about("weight of the statistics loss")] = 50.0
+    prior: Annotated[Weight, about("weight of the smoothness prior")] = 1e-3
+    temperature: Annotated[Temperature, about("of the content loss")] = 1e3
+    noise: Annotated[int, about("numbers that go into the generator for one image", ge=1, le=16_384)] = 1000
+    width: Annotated[
+        Annotated[int, Field(ge=2, le=1024)] | None,
+        about("channels of the generator; null: by the size of the image"),
+    ] = None
+    life: Annotated[
+        Literal["fresh", "carried"], about("a new generator for each task, or weights and optimizer `carried` over")
+    ] = "fresh"
+    mixed: Annotated[bool, about("the dreamer in bfloat16, too, where networks are ([speed.md](speed.md))")] = False
 
 
-@dataclass(frozen=True)
+@settings("coreset")
 class CoresetConfig:
-    """Only for methods that keep one."""
+    """Only for methods that keep images (an exemplar memory)."""
 
-    size: int = 2000  # images in all, shared by all classes
-
-    def __post_init__(self) -> None:
-        check(self.size >= 1, "coreset.size", self.size, "at least 1")
+    size: Annotated[int, about("images in all, for methods that keep some", ge=1, le=10_000_000)] = 2000
 
 
-@dataclass(frozen=True)
+@settings("evaluate")
 class EvaluateConfig:
-    top: Literal[1, 5] = 1  # a prediction counts when the class is among the first so many
-    batch_size: int | None = None  # none: 500, or fewer where images are large
+    """How a classifier is tested."""
 
-    def __post_init__(self) -> None:
-        check(self.batch_size is None or self.batch_size >= 1, "evaluate.batch_size", self.batch_size, "at least 1")
+    top: Annotated[
+        Literal[1, 5],
+        BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value),  # true is not 1
+        about("a prediction counts when the class is among the first 1 or 5"),
+    ] = 1
+    batch_size: Annotated[
+        Annotated[int, Field(ge=1, le=65_536)] | None,
+        about("null: 500, fewer where images are large; makes no difference to figures"),
+    ] = None
 
 
-@dataclass(frozen=True)
+@settings("engine")
 class EngineConfig:
-    """Not set: as is best for the device."""
+    """How steps are computed. Not set: as is best for the device."""
 
-    precision: Literal["fp32", "tf32", "bf16"] | None = None  # bf16: networks in mixed precision
-    capture: bool | None = None  # a training step as a CUDA graph
-    compile: bool | None = None  # networks and augmentation through torch.compile
+    precision: Annotated[Precision | None, about("`fp32`, `tf32` or `bf16`; null: as is best for the device")] = None
+    capture: Annotated[bool | None, about("a training step as a CUDA graph")] = None
+    compile: Annotated[bool | None, about("networks and augmentation through torch.compile")] = None
 
 
-@dataclass(frozen=True)
+@settings("")
 class Config:
+    """Everything that decides a run. `configure` makes one; `with_settings` makes another of it."""
+
     preset: str
     method: str
     recipe: Recipe = "paper"
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the method: `--set method.NAME=VALUE`
+    seed: Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED)] = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method: `method.NAME`
     data: DataConfig = DataConfig()
     stream: StreamConfig = StreamConfig()
     augment: AugmentConfig = AugmentConfig()
@@ -159,29 +235,60 @@ class Config:
     coreset: CoresetConfig = CoresetConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     engine: EngineConfig = EngineConfig()
-    keep: tuple[Literal["models", "dreamers"], ...] = ()  # of every task, for diagnosis; the last model is always kept
-    reference: str = ""  # a digest of the upper bound's own configuration, by which Omega finds it
+    keep: Annotated[
+        tuple[Literal["models", "dreamers"], ...],
+        about("`models` and `dreamers` of every task, for [diagnosis.md](diagnosis.md)", strict=False),
+    ] = ()
+    # Keys that the method itself sets, or the preset for it alone: its value, and the upper bound's.
+    own_values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; `from_dict` reads them back."""
         plain = as_plain(self)
         plain["method"] = {"name": plain.pop("method"), **plain.pop("options")}
+        if not self.own_values:
+            del plain["own_values"]
         return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
-        method = dict(values["method"])
-        return build(cls, {**values, "method": method.pop("name"), "options": method})
+        """From what `as_dict` gave, of this version or an earlier one."""
+        method = values.get("method")
+        if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
+            raise UserError("'method.name' is missing.")
+        options = {key: value for key, value in method.items() if key != "name"}
+        rest = {key: value for key, value in values.items() if key not in ("method", "reference")}
+        return build(cls, {**rest, "method": method["name"], "options": options})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Config:
+        """The same with other values by key, for the run and for the upper bound that it is compared with.
+
+        config.with_settings({"train.lr": 0.05, "train.milestones": [50, 80]})
+        """
+        changed = copy.deepcopy(self.as_dict())
+        for key, value in settings.items():
+            section, _, name = key.partition(".")
+            if key == "keep":
+                changed["keep"] = value
+            elif section not in (*SECTIONS, "method"):
+                raise UserError(f"Unknown section {section!r}.{nearest_key(section, [*SECTIONS, 'method'])}")
+            elif name not in changed[section] or (section, name) == ("method", "name"):
+                known = [other for other in changed[section] if (section, other) != ("method", "name")]
+                raise UserError(f"Unknown key '{key}'.{nearest_key(name, known, f'{section}.')}")
+            else:
+                changed[section][name] = value
+        own = {key: both for key, both in self.own_values.items() if key not in settings}
+        return Config.from_dict({**changed, "own_values": as_plain(own)})
 
     def completed(self, options: type) -> Config:
         """With the usual values of a method's `options` that did not exist when this was written down."""
-        chosen = build(options, self.options, "method.")
-        return dataclasses.replace(self, options=as_plain(chosen))
+        return dataclasses.replace(self, options=as_plain(build(options, self.options, "method.")))
 
     def identity(self) -> dict[str, Any]:
         """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
         plain = self.as_dict()
-        del plain["keep"], plain["reference"], plain["evaluate"]["batch_size"]
+        plain.pop("own_values", None)
+        del plain["keep"], plain["evaluate"]["batch_size"]
         del plain["engine"]["capture"], plain["engine"]["compile"]
         if not self.augment.resized_crop:  # which cuts from the whole file, or from the square that memory holds
             del plain["data"]["storage"]
@@ -191,7 +298,7 @@ class Config:
 
     def flat_identity(self) -> dict[str, Any]:
         """The same by key, such as `train.epochs`."""
-        return _flat(self.identity())
+        return flat(self.identity())
 
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
         """Where the identities of two runs differ: the values of both, by key."""
@@ -202,15 +309,38 @@ class Config:
     def training_digest(self) -> str:
         """Short for everything that decides how a network is trained, besides the data and the seed."""
         plain = self.identity()
-        deciding = [plain[section] for section in ("method", "data", "augment", "net", "train", "engine")]
+        deciding = [plain[section] for section in ("method", *TRAINING_SECTIONS)]
         return hashlib.blake2b(json.dumps(deciding, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    def upper_bound_digest(self) -> str:
+        """The same of the upper bound for this run, by which Omega finds it.
+
+        It is trained as this run is, but for what the method has of its own.
+        """
+        plain, now = self.as_dict(), flat(self.as_dict())
+        for key, (own, bound) in self.own_values.items():
+            section, _, name = key.partition(".")
+            if now[key] == own:  # or else a person has set it since, for both
+                plain[section][name] = bound
+        return Config.from_dict({**plain, "method": {"name": UPPER_BOUND}}).training_digest()
 
 
 SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "coreset", "evaluate", "engine")
+TRAINING_SECTIONS = ("data", "augment", "net", "train", "engine")  # that decide how a network is trained
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def as_plain(value: Any) -> Any:
+    """A dataclass's values, or a mapping's, as JSON and YAML have them: tuples become lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_plain(item) for key, item in value.items()}
+    return [as_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by their whole key, such as `train.epochs`."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return flat
+        found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return found

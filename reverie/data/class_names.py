@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reverie.errors import UserError
+from reverie.text import shortened
 
-DASH = "–"  # where there is nothing to name, or to tell
 
-
-def in_order(names: Iterable[object]) -> list[Any]:
-    """By label: from a list, or from a mapping of labels to names, as configurations of networks have it."""
+def names_by_label(names: Iterable[object]) -> list[Any]:
+    """From a list, or from a mapping of labels to names, as configurations of networks have it."""
     if isinstance(names, str):
-        raise UserError(f"Class names are a list, not one text: {names!r}.")
+        raise UserError(f"Class names are a list, not one text: {shortened(names)}.")
     if not isinstance(names, Mapping):
         return [*names]
     by_label = {str(label): name for label, name in names.items()}
@@ -23,15 +22,9 @@ def in_order(names: Iterable[object]) -> list[Any]:
     return [by_label[str(label)] for label in range(len(names))]
 
 
-def brief(names: Sequence[str], most: int = 8, written: Callable[[str], str] = repr) -> str:
-    """For a sentence, the first few of them."""
-    shown = ", ".join(written(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def checked(names: Iterable[object]) -> list[str]:
+def checked_names(names: Iterable[object]) -> list[str]:
     """As text. Empty names, spaces at an end, and names given twice are refused."""
-    texts = [str(name) for name in in_order(names)]
+    texts = [str(name) for name in names_by_label(names)]
     for place, name in enumerate(texts):
         if not name.strip() or name != name.strip():
             raise UserError(f"The class name {name!r} is empty, or begins or ends with a space. Rename it.")
@@ -40,13 +33,13 @@ def checked(names: Iterable[object]) -> list[str]:
     return texts
 
 
-def refuse_twins(names: Sequence[str], known: Sequence[str] = ()) -> None:
+def refuse_lookalikes(names: Sequence[str], known: Sequence[str] = ()) -> None:
     """Names that look like one another, among `names`, and between them and those `known`, which may be as they are:
     to a network of ImageNet, a Cardigan is a dog and a cardigan a garment.
     """
-    seen = {alike(name): name for name in known}
+    seen = {folded(name): name for name in known}
     for name in (name for name in names if name not in known):
-        other = seen.setdefault(alike(name), name)
+        other = seen.setdefault(folded(name), name)
         if other != name:
             where = "which the model knows" if other in known else "which is there, too"
             raise UserError(
@@ -55,6 +48,12 @@ def refuse_twins(names: Sequence[str], known: Sequence[str] = ()) -> None:
             )
 
 
-def alike(name: str) -> str:
+def folded(name: str) -> str:
     """The same for names that a person would take for one another."""
     return unicodedata.normalize("NFC", name).casefold()
+
+
+def sort_names(names: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those that are new, and those that are known. Names that a person would take for one another are refused."""
+    refuse_lookalikes(checked_names(names), known)
+    return [name for name in names if name not in known], [name for name in names if name in known]

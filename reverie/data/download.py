@@ -27,7 +27,7 @@ def fetch(name: str, root: Path, mirrors: Sequence[str] = (), progress: Progress
     if target.is_dir() and not damaged_files(name, target):
         return target
     addresses = [_address(mirror, archive) for mirror in mirrors] + [archive.url]
-    with explaining("written", "Choose another --data."):
+    with explaining("written", "Choose another `data`."):
         is_new = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=".reverie-", dir=root)
@@ -114,16 +114,16 @@ def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, prog
             return
         failures.append(f"{address}: the file differs from the official one (MD5 {archive.md5})")
     tried = "\n".join(f"  {failure}" for failure in failures)
-    raise UserError(f"{archive.title} could not be downloaded:\n{tried}\nTry --mirror URL with another address.")
+    raise UserError(f"{archive.title} could not be downloaded:\n{tried}\nTry another address: `mirrors`.")
 
 
 def _download(address: str, packed: Path, progress: Progress | None) -> None:
-    with urllib.request.urlopen(address, timeout=60) as answer, packed.open("wb") as file:
-        total = int(answer.headers.get("Content-Length") or 0)
+    with urllib.request.urlopen(address, timeout=60) as response, packed.open("wb") as file:
+        total = int(response.headers.get("Content-Length") or 0)
         if total and shutil.disk_usage(packed.parent).free < 3 * total:
             raise UserError(f"Not enough room in {packed.parent.parent}: {3 * total >> 20} MB are needed.")
         done = 0
-        while block := answer.read(BLOCK):
+        while block := response.read(BLOCK):
             file.write(block)
             done += len(block)
             if progress:

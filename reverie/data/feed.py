@@ -17,7 +17,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from reverie.data.augment import DRAWS, Augmenter, draw_numbers, resized_crop
+from reverie.data.augment import Augmenter
+from reverie.data.draws import DRAWS, draw_numbers, resized_crop
 from reverie.data.images import Images, MemoryImages
 from reverie.seeding import generator
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from reverie.data.class_names import brief
 from reverie.data.decode import NotAnImage, by_threads, decode
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
-from reverie.errors import UserError, counted, explaining
+from reverie.errors import UserError, explaining
+from reverie.text import listing, plural
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -132,16 +132,16 @@ def _parts(root: Path) -> list[str]:
     found = [name for name in PARTS if _holds_classes(root / name)]
     if not found:
         return []
-    beside = [folder.name for folder in folders_in(root) if folder.name not in found]
-    if "train" not in found and not beside:
+    others = [folder.name for folder in folders_in(root) if folder.name not in found]
+    if "train" not in found and not others:
         raise UserError(f"{root} has {found[0]}/ but no train/. Put training images into train/CLASS/.")
-    aside = [name for name in beside if "train" in found and name in PARTS]  # images without classes
-    if strange := [name for name in beside if name not in aside]:
+    left_out = [name for name in others if "train" in found and name in PARTS]  # images without classes
+    if strange := [name for name in others if name not in left_out]:
         raise UserError(
             f"{root} has {found[0]}/, which holds folders, and {strange[0]!r} beside it. If {found[0]}/ holds the "
             f"classes, move {strange[0]!r} into it or away; if {found[0]!r} is a class, put its images right into it."
         )
-    for name in (*found[2:], *aside):
+    for name in (*found[2:], *left_out):
         log.warning("%s is left aside.", root / name)
     return found[:2]
 
@@ -172,7 +172,7 @@ def _question_depth(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
     if deep and len(found) == 1:
         ((name, inner),) = deep.items()
         raise UserError(
-            f"{folder / name} is the only folder in {folder}, and holds folders alone: {brief(inner)}. If these are "
+            f"{folder / name} is the only folder in {folder}, and holds folders alone: {listing(inner)}. If these are "
             f"the classes, give {folder / name} instead; if {name!r} is a class, put one of its images right into it."
         )
     if many := [name for name, inner in deep.items() if len(inner) > 1]:
@@ -180,8 +180,8 @@ def _question_depth(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
             "In %s there are folders alone (%s) in %s; they count as one class. Should each be a class, give a folder "
             "that has them side by side.",
             folder,
-            brief(deep[many[0]]),
-            brief(many[:1]) + (f", and so in {brief(many[1:])}" if many[1:] else ""),
+            listing(deep[many[0]]),
+            listing(many[:1]) + (f", and so in {listing(many[1:])}" if many[1:] else ""),
         )
 
 
@@ -199,7 +199,7 @@ def class_folders(folder: Path) -> list[Path]:
     folders, pictures = folders_in(folder), Image.registered_extensions()
     loose = [file for file in folder.iterdir() if file.suffix.lower() in pictures and file.is_file()]
     if folders and loose:
-        images = counted(len(loose), "image")
+        images = plural(len(loose), "image")
         log.warning("%s holds %s beside the folders of its classes; left aside.", folder, images)
     return folders
 

@@ -13,8 +13,8 @@ import torch
 from reverie.config.schema import DataConfig
 from reverie.data.folder import Progress, decode_files, files_below, folders_in
 from reverie.data.images import Dataset, DiskImages
+from reverie.data.preprocessing import NATURAL_DEVIATION, NATURAL_MEAN
 from reverie.errors import UserError, explaining
-from reverie.nets.classifier import NATURAL_DEVIATION, NATURAL_MEAN
 
 TINY_NORMALISATION = ((0.4389, 0.4114, 0.3682), (0.2402, 0.2350, 0.2268))
 NORMALISATION = (NATURAL_MEAN, NATURAL_DEVIATION)
@@ -26,7 +26,7 @@ Choose = Callable[[int], Sequence[int]]
 log = logging.getLogger("reverie")
 
 
-@explaining("read", "Change its permissions, or choose another --data.")
+@explaining("read", "Change its permissions, or choose another `data`.")
 def read_tiny_imagenet(folder: Path, config: DataConfig, progress: Progress | None = None) -> Dataset:
     """200 classes, 64 pixels. The official validation images are the test images."""
     listed = folder / "wnids.txt"
@@ -53,7 +53,7 @@ def read_tiny_imagenet(folder: Path, config: DataConfig, progress: Progress | No
     )
 
 
-@explaining("read", "Change its permissions, or choose another --data.")
+@explaining("read", "Change its permissions, or choose another `data`.")
 def read_imagenet(
     folder: Path, config: DataConfig, progress: Progress | None = None, choose: Choose | None = None
 ) -> Dataset:

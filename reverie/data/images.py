@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reverie.data.augment import crop_boxes, resized_crop
 from reverie.data.decode import Box, NotAnImage, by_threads, decode
+from reverie.data.draws import crop_boxes, resized_crop
 from reverie.errors import UserError
+from reverie.text import byte_size
 
+MOST_BYTES = 16 << 30  # of images that are enlarged in memory
 log = logging.getLogger("reverie")
 
 
 class Images(Protocol):
     """Labelled images of one size. `read` gives pixels as uint8 [n, channels, side, side].
 
-    With the random numbers of `augment.draw_numbers`, one row an image, it gives resized crops.
+    With the random numbers of `draws.draw_numbers`, one row an image, it gives resized crops.
     """
 
     @property
@@ -71,8 +73,19 @@ class MemoryImages:
     def resized(self, size: int) -> MemoryImages:
         if self.shape[1:] == (size, size):
             return self
-        pixels = F.interpolate(self.pixels.float(), size=(size, size), mode="bilinear", antialias=True)
-        return MemoryImages(pixels.round().clamp(0, 255).to(torch.uint8), self.labels)
+        taken = len(self) * self.shape[0] * size * size
+        if taken > MOST_BYTES:
+            raise UserError(
+                f"{len(self):,} images of {size} pixels a side would take {byte_size(taken)} of memory. Choose a "
+                "smaller data.size."
+            )
+        parts = [_scaled(part, size) for part in self.pixels.split(images_at_once(size))]
+        return MemoryImages(torch.cat(parts), self.labels)
+
+
+def _scaled(pixels: Tensor, size: int) -> Tensor:
+    scaled = F.interpolate(pixels.float(), size=(size, size), mode="bilinear", antialias=True)
+    return scaled.round().clamp(0, 255).to(torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -215,16 +228,3 @@ def _digest(images: Images) -> str:
 def images_at_once(size: int) -> int:
     """How many images go through a network together where nothing is trained: fewer where they are large."""
     return max(1, min(500, 500 * 64**2 // size**2))
-
-
-def pixel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation by channel, pixels counted from 0 to 1, from at most 5000 images spread over the set."""
-    index = torch.linspace(0, len(images) - 1, min(5000, len(images))).long()
-    total = squares = torch.zeros(images.shape[0], dtype=torch.double)
-    for part in index.split(images_at_once(images.shape[1])):
-        pixels = images.read(part).double().div(255).transpose(0, 1).flatten(1)
-        total, squares = total + pixels.sum(dim=1), squares + pixels.square().sum(dim=1)
-    places = len(index) * images.shape[1] * images.shape[2]
-    mean = total / places
-    deviation = (squares / places - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
-    return tuple(round(m, 6) for m in mean.tolist()), tuple(round(d, 6) for d in deviation.tolist())

@@ -18,16 +18,17 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from reverie.config.schema import DataConfig
-from reverie.data.class_names import checked, in_order, refuse_twins
+from reverie.data.class_names import checked_names, names_by_label
 from reverie.data.decode import pixels_of, why_not
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
-from reverie.errors import UserError, counted
+from reverie.errors import UserError
+from reverie.text import plural
 
 LOOKED_AT = 200  # files, spread over all, from which the usual size of an image is taken
 
 
-class Material(Protocol):
+class Inputs(Protocol):
     """Labelled images of any size, not yet read."""
 
     source: str  # as the ledger names it
@@ -40,7 +41,7 @@ class Material(Protocol):
         """The images of the classes `only`, in RGB."""
 
 
-class FolderMaterial:
+class FolderInputs:
     """One sub-folder of images a class."""
 
     def __init__(self, root: Path, holdout: float) -> None:
@@ -87,7 +88,7 @@ class FolderMaterial:
         )
 
 
-class PixelMaterial:
+class ArrayInputs:
     """Images in memory, of any size each. Those held out are chosen by a hash of their pixels."""
 
     def __init__(self, images: Sequence[Tensor], labels: Sequence[int], names: Sequence[str], holdout: float) -> None:
@@ -108,7 +109,7 @@ class PixelMaterial:
             of_class = (self.labels == self.names.index(name)).nonzero().flatten().tolist()
             if len(of_class) < 2:
                 raise UserError(
-                    f"Class {name!r} has {counted(len(of_class), 'image')}: one to train on and one to test on."
+                    f"Class {name!r} has {plural(len(of_class), 'image')}: one to train on and one to test on."
                 )
             key = {i: hashlib.blake2b(self.images[i].numpy().tobytes()).digest() for i in of_class}
             for part, chosen in zip(parts, hold_out(of_class, key.__getitem__, self._holdout), strict=True):
@@ -121,16 +122,16 @@ class PixelMaterial:
         return MemoryImages(fitted([self.images[i] for i in index], size), torch.tensor(labels))
 
 
-def as_material(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> Material:
+def as_inputs(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> Inputs:
     """A folder, `(images, labels)`, or a torch Dataset of such pairs. `names` are the classes, by label."""
     if isinstance(what, str | Path):
         if names is not None:
             raise UserError("The classes of a folder are named by its sub-folders; leave `names` out.")
-        return FolderMaterial(Path(what), holdout)
-    return labelled_pixels(what, names, holdout)
+        return FolderInputs(Path(what), holdout)
+    return labelled_arrays(what, names, holdout)
 
 
-def labelled_pixels(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> PixelMaterial:
+def labelled_arrays(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> ArrayInputs:
     """What is in memory, or comes out of a torch Dataset."""
     if isinstance(what, tuple) and len(what) == 2:
         one_by_one = isinstance(what[0], list | tuple)  # which may be of different sizes
@@ -150,7 +151,7 @@ def labelled_pixels(what: Any, names: Sequence[str] | None = None, holdout: floa
             )
         images, labels = [as_pixels(image) for image, _ in pairs], [label for _, label in pairs]
         names = _names_of(what) if names is None else names
-    names = None if names is None else in_order(names)
+    names = None if names is None else names_by_label(names)
     if len(images) != len(labels):
         raise UserError(f"There are {len(images)} images, but {len(labels)} labels.")
     if not labels:
@@ -167,8 +168,8 @@ def labelled_pixels(what: Any, names: Sequence[str] | None = None, holdout: floa
     if min(labels) < 0 or max(labels) >= len(every):
         raise UserError(f"Labels must be from 0 to {len(every) - 1}, one for each name, not {max(labels, key=abs)}.")
     present = sorted(set(labels))
-    its = checked(every[label] for label in present)
-    return PixelMaterial(images, [present.index(label) for label in labels], its, holdout)
+    its = checked_names(every[label] for label in present)
+    return ArrayInputs(images, [present.index(label) for label in labels], its, holdout)
 
 
 def _names_of(dataset: Any) -> Sequence[str] | None:
@@ -229,12 +230,6 @@ def in_channels(images: Images, channels: int) -> Images:
     red, green, blue = images.read(torch.arange(len(images))).long().unbind(dim=1)
     grey = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16  # to the bit as Pillow has it
     return MemoryImages(grey.unsqueeze(1).to(torch.uint8), images.labels)
-
-
-def sort_names(names: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those that are new, and those that are known. Names that a person would take for one another are refused."""
-    refuse_twins(checked(names), known)
-    return [name for name in names if name not in known], [name for name in names if name in known]
 
 
 def _has_colours(image: Image.Image) -> bool:

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from reverie.data.images import Dataset, Images
+from reverie.data.preprocessing import Preprocessing, pixel_statistics
 from reverie.errors import UserError
+from reverie.text import shortened
 
 
 class PastTask(Exception):
@@ -113,6 +115,11 @@ class Stream:
         """Test images of all classes of this stream, with labels in learned order."""
         return self._pick(self.dataset.test, self._places)
 
+    def preprocessing(self) -> Preprocessing:
+        """As published, or from the first task alone: later images are not known when the first are learned."""
+        mean, deviation = self.dataset.normalisation or pixel_statistics(self[0].images)
+        return Preprocessing(self.dataset.train.shape[1], mean, deviation)
+
     def _task(self, places: Sequence[_Place]) -> Task:
         names = [self.dataset.class_names[c] for place in places for c in place.classes]
         index = places[0].index
@@ -145,10 +152,10 @@ def class_order(order: str | Sequence[int], classes: int, seed: int) -> list[int
         shuffled = np.arange(classes)
         np.random.RandomState(1993).shuffle(shuffled)  # the old generator: the order is defined by it
         return [int(c) for c in shuffled]
-    match = re.fullmatch(r"seed(?::(\d+))?", order)
+    match = re.fullmatch(r"seed(?::(\d{1,18}))?", order)
     if not match:
         raise UserError(
-            f"stream.order {order!r} is unknown; use natural, seed, seed:K, icarl-1993 or a list of classes."
+            f"stream.order {shortened(order)} is unknown; use natural, seed, seed:K, icarl-1993 or a list of classes."
         )
     numbers = list(range(classes))
     random.Random(int(match[1]) if match[1] else seed).shuffle(numbers)
@@ -158,10 +165,13 @@ def class_order(order: str | Sequence[int], classes: int, seed: int) -> list[int
 def task_sizes(split: int | str | Sequence[int], classes: int) -> list[int]:
     """Classes by task: 5 (equal tasks), [4, 3, 3], or "50+5x10" (fifty, then five times ten)."""
     if isinstance(split, str):
-        terms = [re.fullmatch(r"(?:(\d+)x)?(\d+)", term.strip()) for term in split.split("+")]
+        terms = [re.fullmatch(r"(?:(\d{1,7})x)?(\d{1,7})", term.strip()) for term in split.split("+")]
+        pairs = [(int(term[1] or 1), int(term[2])) for term in terms if term]
         if not all(terms):
-            raise UserError(f"stream.split {split!r} is not understood; write 5, [4, 3, 3] or 50+5x10.")
-        sizes = [int(t[2]) for t in terms if t for _ in range(int(t[1] or 1))]
+            raise UserError(f"stream.split {shortened(split)} is not understood; write 5, [4, 3, 3] or 50+5x10.")
+        if (asked := sum(times * size for times, size in pairs)) > classes:
+            raise UserError(f"stream.split asks for {asked} classes; there are {classes}.")
+        sizes = [size for times, size in pairs for _ in range(min(times, classes + 1))]
     elif isinstance(split, int):
         if split < 1 or classes % split:
             fits = ", ".join(str(n) for n in range(1, classes + 1) if classes % n == 0)

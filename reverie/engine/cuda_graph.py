@@ -1,6 +1,6 @@
 """A phase's step as a CUDA graph: recorded once, then replayed without a word from Python.
 
-The graph holds two strands. One learns from the material at hand; the other, beside it, draws and prepares the next:
+The graph holds two strands. One learns from the batch at hand; the other, meanwhile, draws and prepares the next:
 that takes only what rests, so the order makes no difference to the result.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reverie.errors import first_line
+from reverie.text import first_line
 
 WARM_UP = 3  # steps before recording, in which libraries choose algorithms and compilers compile
 
@@ -26,14 +26,14 @@ class Work(Protocol):
 
     rng: torch.Generator
 
-    def material(self) -> Any:
+    def next_batch(self) -> Any:
         """Draw and prepare a batch."""
 
-    def learn(self, material: Any) -> None:
+    def learn(self, batch: Any) -> None:
         """One step of the optimizer."""
 
     def rewind(self) -> Callable[[], None]:
-        """A function that puts everything that `learn` and `material` change back to what it is now, in place."""
+        """A function that puts everything that `learn` and `next_batch` change back to what it is now, in place."""
 
 
 class CaptureFailed(Exception):
@@ -45,7 +45,7 @@ class CapturedStep:
 
     def __init__(self, work: Work, device: torch.device) -> None:
         self.work, self.device = work, device
-        self._main, self._aside = _strands(device)
+        self._main, self._second = _strands(device)
         self._first, self._both = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         self._rng_state = work.rng.get_state()
         self._record()
@@ -54,7 +54,7 @@ class CapturedStep:
         put_back = self.work.rewind()
         self._main.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._main):
-            self._now = _copy_of(self.work.material())
+            self._now = _copy_of(self.work.next_batch())
             for _ in range(WARM_UP):
                 self._forked()
         torch.cuda.synchronize(self.device)
@@ -65,7 +65,7 @@ class CapturedStep:
             for graph in (self._first, self._both):
                 graph.register_generator_state(self.work.rng)
             with torch.cuda.graph(self._first, pool, self._main, "thread_local"):
-                _fill(self._now, self.work.material())
+                _fill(self._now, self.work.next_batch())
             with torch.cuda.graph(self._both, pool, self._main, "thread_local"):
                 self._forked()
         except torch.OutOfMemoryError:
@@ -78,20 +78,20 @@ class CapturedStep:
 
     def _forked(self) -> None:
         here = torch.cuda.current_stream(self.device)
-        self._aside.wait_stream(here)
-        with torch.cuda.stream(self._aside):
-            following = self.work.material()
+        self._second.wait_stream(here)
+        with torch.cuda.stream(self._second):
+            following = self.work.next_batch()
         self.work.learn(self._now)
-        here.wait_stream(self._aside)
+        here.wait_stream(self._second)
         _fill(self._now, following)
 
     def begin(self) -> None:
-        """Make the material of the epoch's first step."""
+        """Prepare the batch of the epoch's first step."""
         self._rng_state = self.work.rng.get_state()
         self._first.replay()
 
     def __call__(self) -> None:
-        """Learn from the material at hand, and make the next."""
+        """Learn from the batch at hand, and prepare the next."""
         self._rng_state = self.work.rng.get_state()
         self._both.replay()
 
@@ -125,15 +125,15 @@ def _no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _tensors(material: Any) -> dict[str, Tensor]:
-    fields = {field.name: getattr(material, field.name) for field in dataclasses.fields(material)}
+def _tensors(batch: Any) -> dict[str, Tensor]:
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
 
 
-def _copy_of(material: Any) -> Any:
-    return dataclasses.replace(material, **{name: value.clone() for name, value in _tensors(material).items()})
+def _copy_of(batch: Any) -> Any:
+    return dataclasses.replace(batch, **{name: value.clone() for name, value in _tensors(batch).items()})
 
 
-def _fill(into: Any, material: Any) -> None:
-    for name, value in _tensors(material).items():
+def _fill(into: Any, batch: Any) -> None:
+    for name, value in _tensors(batch).items():
         getattr(into, name).copy_(value)

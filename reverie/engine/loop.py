@@ -11,39 +11,25 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from reverie import compile as fast
+from reverie.compile import compiling
+from reverie.config.choices import Precision
 from reverie.engine.cuda_graph import CapturedStep, CaptureFailed
+from reverie.engine.device import has_triton
+from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import SGD, Phase
-from reverie.errors import Diverged, UserError, counted
+from reverie.errors import Diverged, UserError
 from reverie.seeding import derive
 
 log = logging.getLogger("reverie")
-Snapshot = dict[str, Any]
-Precision = Literal["fp32", "tf32", "bf16"]
 PAYS_FROM = 20_000  # steps: compiling takes up to a minute for a small network, and brings 1 to 3 ms a step
-
-
-class Observer:
-    """Whoever follows a run: a progress bar, a journal on disk. All calls do nothing by default."""
-
-    def phase_begins(self, phase: Phase, done: int) -> None:
-        """`done` steps were made before an interruption."""
-
-    def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
-        """After every step. `snapshot` costs time; raising here stops the phase."""
-
-    def epoch_ends(self, epoch: int, lr: float, losses: Mapping[str, float]) -> None:
-        """Mean of each loss over the epoch."""
-
-    def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None: ...
 
 
 class Engine:
@@ -66,7 +52,7 @@ class Engine:
         self.device, self.on_gpu = device, device.type == "cuda"
         self.precision = precision or ("bf16" if self.on_gpu and torch.cuda.is_bf16_supported(False) else "fp32")
         self.capture = self.on_gpu if capture is None else capture
-        self.compile = (self.on_gpu and _has_triton(device)) if compile is None else compile
+        self.compile = (self.on_gpu and has_triton(device)) if compile is None else compile
         self.compile_from = PAYS_FROM if compile is None else 0  # steps
         if self.capture and not self.on_gpu:
             raise UserError("engine.capture needs a GPU. Leave it out, or set it to false.")
@@ -76,7 +62,7 @@ class Engine:
     def run(self, phase: Phase, seed: int, observer: Observer | None = None, start: Snapshot | None = None) -> None:
         """Train. `seed` belongs to (run, task, phase); `start` is a snapshot of the same phase to go on from."""
         numbers_of_layers = torch.random.fork_rng([self.device] if self.on_gpu else [])  # dropout takes the global ones
-        with self.arithmetic(tuned=self.capture), fast.compiling(self.compiles(phase)), numbers_of_layers:
+        with self.arithmetic(tuned=self.capture), compiling(self.compiles(phase)), numbers_of_layers:
             _Loop(self, phase, seed, observer or Observer()).run(start)
 
     def compiles(self, phase: Phase) -> bool:
@@ -149,14 +135,14 @@ class _Loop:
         self._refuse_broken_weights()
         if phase.memory is not None:
             phase.memory.state = self.optimizer.state_dict()
-        with fast.compiling(False), self.engine.arithmetic():  # for what is done once, neither is worth it
+        with compiling(False), self.engine.arithmetic():  # for what is done once, neither is worth it
             summary = phase.summary() if phase.summary else {}
             self.observer.phase_ends(phase, {**summary, "setup_seconds": round(setup, 3)})
 
     # --- a step
 
-    def material(self) -> Any:
-        """What the losses are computed from: a batch, and what `prepare` makes of it."""
+    def next_batch(self) -> Any:
+        """What the losses are computed from: the next batch, and what `prepare` makes of it."""
         batch = self.phase.feed.draw()
         if self.engine.on_gpu and batch.images.ndim == 4:
             batch = replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
@@ -165,9 +151,9 @@ class _Loop:
         with torch.no_grad(), self.engine.autocast(self.phase):
             return self.phase.prepare(batch, self.rng)
 
-    def learn(self, material: Any) -> None:
+    def learn(self, batch: Any) -> None:
         with self.engine.autocast(self.phase):
-            losses = self.phase.losses(material)
+            losses = self.phase.losses(batch)
         values = torch.stack([loss.float() for loss in losses.values()])
         self.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()
@@ -178,7 +164,7 @@ class _Loop:
         self.sums += values.detach()
 
     def _before_first(self) -> None:
-        """A captured step makes its material one step ahead."""
+        """A captured step prepares its batch one step ahead."""
         if self.captured is not None:
             self.phase.feed.advance()
             self.captured.begin()
@@ -186,7 +172,7 @@ class _Loop:
     def _step(self, more: bool) -> None:
         if self.captured is None:
             self.phase.feed.advance()
-            self.learn(self.material())
+            self.learn(self.next_batch())
         else:
             if more:
                 self.phase.feed.advance()
@@ -349,7 +335,10 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
 
 
 def _put(into: Tensor, value: Tensor | None) -> None:
-    into.zero_() if value is None else into.copy_(value)
+    if value is None:
+        into.zero_()
+    else:
+        into.copy_(value)
 
 
 def _place(phase: Phase, engine: Engine) -> None:
@@ -361,34 +350,3 @@ def _place(phase: Phase, engine: Engine) -> None:
     if engine.on_gpu:
         for module in (*phase.moves.values(), *phase.rests):
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def _has_triton(device: torch.device) -> bool:
-    """What torch.compile needs on a GPU."""
-    import importlib.util
-
-    return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait until the device is done with what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def find_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`, if it is there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"The device {name!r} is unknown; use auto, cpu, cuda or cuda:1.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"The device {name} was asked for, but there is no GPU here that torch can use. Try cpu.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = counted(torch.cuda.device_count(), "GPU")
-        raise UserError(f"The device {name} was asked for, but torch finds {found}; they are counted from cuda:0.")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"reverie runs on cpu and cuda, not on {device.type}.")
-    return device

@@ -13,7 +13,7 @@ from reverie.data.feed import Batch, Feed
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSchedule:
     """A learning rate that is multiplied by `gamma` at the start of each epoch in `milestones`."""
 
     milestones: tuple[int, ...] = ()
@@ -25,16 +25,20 @@ class Steps:
 
 @dataclass(frozen=True)
 class SGD:
+    """Stochastic gradient descent with momentum."""
+
     lr: float
     momentum: float = 0.9
     weight_decay: float = 0.0
-    schedule: Steps = Steps()
+    schedule: StepSchedule = StepSchedule()
 
 
 @dataclass(frozen=True)
 class Adam:
+    """Adam, with the usual values for its moments."""
+
     lr: float
-    schedule: Steps = Steps()
+    schedule: StepSchedule = StepSchedule()
 
 
 @dataclass

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from reverie import seeding
-from reverie.data.augment import Normaliser
-from reverie.engine.loop import Observer
-from reverie.learner.dream_sheet import dream_sheet
+from reverie.data.preprocessing import Normaliser
+from reverie.engine.observer import Observer
+from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.dreamer import Dreamer
 
@@ -35,12 +35,13 @@ class Dreams:
         dreamed = set(self.labels.tolist())
         return tuple(name for label, name in enumerate(self.class_names) if label not in dreamed)
 
-    def sheet(self) -> bytes:
+    def sheet(self, confidences: bool = True) -> bytes:
         """A PNG with a row for each class."""
-        return dream_sheet(self, confidences=True)
+        rows = [self.of(label) for label in range(min(ROWS, len(self.class_names)))]
+        return draw_sheet(self.class_names, rows, self.per_class, self.pixels.shape[-1], confidences)
 
 
-def dream(
+def dream_of(
     learner: TaskLearner,
     per_class: int = 8,
     *,
@@ -65,7 +66,7 @@ def surest(dreamer: Dreamer, per_class: int) -> Dreams:
     """Of many dreams, those of each class that the teacher is surest of."""
     teacher = dreamer.teacher
     shape = teacher.preprocessing
-    to_pixels = Normaliser(shape.mean, shape.deviation, dreamer.device).to_pixels
+    to_pixels = Normaliser.of(shape, dreamer.device).to_pixels
     pixels = torch.empty(0, shape.channels, shape.size, shape.size, dtype=torch.uint8)
     labels, confidence = torch.empty(0, dtype=torch.long), torch.empty(0)
     for images, seen, sure in dreamer.gallery(max(500, 4 * per_class * teacher.seen)):

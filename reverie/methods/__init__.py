@@ -1,4 +1,4 @@
-"""Methods by name: reverie's own, and those of other packages that register an entry point `reverie.methods`."""
+"""Methods by name: reverie's own, those of other packages, and those that a script has registered for this process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from reverie.errors import UserError, did_you_mean
+from reverie.config.choices import UPPER_BOUND
+from reverie.errors import UserError
+from reverie.text import did_you_mean
 
 if TYPE_CHECKING:
     from reverie.methods.base import Method
 
 log = logging.getLogger("reverie")
 GROUP = "reverie.methods"
-UPPER_BOUND = "joint"
 BUILT_IN = {
     UPPER_BOUND: "reverie.methods.plain:Joint",
     "base": "reverie.methods.plain:Base",
@@ -33,8 +34,30 @@ BUILT_IN = {
 }
 
 
+_registered: dict[str, type[Method]] = {}  # in this process
+
+
+def register_method(name: str, method: type[Method]) -> None:
+    """Let `name` be a method in this process, as for `configure` and `run`.
+
+        reverie.register_method("mine", MyMethod)
+
+    A package does the same for all processes with an entry point `reverie.methods` (CONTRIBUTING.md); a table, whose
+    runs are processes of their own, needs that. Raises UserError for a name that is taken, or a class that is none.
+    """
+    if name in method_names() and _registered.get(name) is None:
+        raise UserError(f"There is a method {name!r} already. Choose another `name`.")
+    try:
+        _check_method(method)
+    except TypeError as error:
+        raise UserError(f"{name!r} cannot be a method: {error}.") from None
+    _registered[name] = method
+
+
 def method_names() -> list[str]:
-    return [*BUILT_IN, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN)]
+    """Of all methods: reverie's own first, then those of others."""
+    others = [entry.name for entry in entry_points(group=GROUP)]
+    return [*BUILT_IN, *sorted({*others, *_registered} - {*BUILT_IN})]
 
 
 def methods_that_load() -> list[str]:
@@ -50,9 +73,13 @@ def methods_that_load() -> list[str]:
     return found
 
 
-def _check_options(options: type) -> None:
-    """A method of its own accord: `--methods all` sets nothing. And `method.name` is which method it is."""
-    for field in dataclasses.fields(options):
+def _check_method(method: object) -> None:
+    """`--methods all` sets no option, so each needs a default; and `method.name` is which method it is."""
+    from reverie.methods.base import Method
+
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise TypeError(f"{method!r} is no subclass of reverie.Method")
+    for field in dataclasses.fields(method.Options):
         if field.name == "name":
             raise TypeError("an option cannot be called 'name'")
         if field.default is field.default_factory is dataclasses.MISSING:
@@ -65,18 +92,16 @@ def find_method(name: str) -> type[Method]:
         module, _, attribute = BUILT_IN[name].partition(":")
         found: type[Method] = getattr(import_module(module), attribute)
         return found
+    if name in _registered:
+        return _registered[name]
     for entry in entry_points(group=GROUP):
         if entry.name == name:
-            from reverie.methods.base import Method
-
             try:
                 other: type[Method] = entry.load()
-                if not (isinstance(other, type) and issubclass(other, Method)):
-                    raise TypeError(f"{other!r} is no subclass of reverie.methods.base.Method")
-                _check_options(other.Options)
+                _check_method(other)
             except Exception as error:  # somebody else's code
                 package = entry.dist.name if entry.dist else "another package"
                 why = f"{type(error).__name__}: {error}"
                 raise UserError(f"The method {name!r} of {package} ({entry.value}) cannot be loaded: {why}") from error
             return other
-    raise UserError(f"There is no method {name!r}.{did_you_mean(name, method_names())} `reverie methods` lists them.")
+    raise UserError(f"There is no method {name!r}.{did_you_mean(name, method_names())} `list_methods()` names them.")

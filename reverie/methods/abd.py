@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
-from reverie.config.schema import check
+from reverie.config.schema import Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase
@@ -31,18 +30,21 @@ class ABD(DreamReplay):
     refining = False  # further images of old classes are among those of this task
     released: ClassVar = {"bn_momentum": 0.19}  # running statistics updated twice a step, which is one update with 0.19
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        distillation: float = 0.1  # lambda_kd
-        fine_tuning: float = 1.0  # lambda_ft; 0 leaves the term out
-        bn_momentum: float = USUAL_MOMENTUM  # after the first task; at this value a network's layers keep their own
-        task_weights: bool = True  # this and all below: parts to leave out, as in the paper's ablation table
-        cross_entropy: Literal["local", "standard"] = "local"  # new classes among themselves, or among all
-        distil_real: bool = True
-        distil_dreams: bool = True
+        """The last four are parts to leave out, as in the paper's ablation table."""
 
-        def __post_init__(self) -> None:
-            check(0 < self.bn_momentum <= 1, "method.bn_momentum", self.bn_momentum, "above 0 and at most 1")
+        distillation: Annotated[Weight, about("the weight of feature distillation (lambda_kd)")] = 0.1
+        fine_tuning: Annotated[Weight, about("the weight of the head's fine-tuning (lambda_ft); 0 leaves it out")] = 1.0
+        bn_momentum: Annotated[
+            float, about("of BatchNorm after the first task; at 0.1 a network's layers keep their own", gt=0, le=1)
+        ] = USUAL_MOMENTUM
+        task_weights: Annotated[bool, about("weigh old and new classes by their number")] = True
+        cross_entropy: Annotated[
+            Literal["local", "standard"], about("new classes among themselves, or among all (`standard`)")
+        ] = "local"
+        distil_real: Annotated[bool, about("distil on real images")] = True
+        distil_dreams: Annotated[bool, about("distil on dreams")] = True
 
     def begin(self, task: Task) -> None:
         super().begin(task)

@@ -5,7 +5,6 @@ A method is handed the current task, never the stream. It yields phases (`reveri
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,25 +12,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reverie.config.schema import Config
-from reverie.config.typed import build
-from reverie.data.augment import Augmenter, Normaliser
+from reverie.config.schema import Config, settings
+from reverie.data.augment import Augmenter
 from reverie.data.feed import Batch, Feed, Source, make_feed
 from reverie.data.images import Images
+from reverie.data.preprocessing import Normaliser
 from reverie.data.stream import Task
-from reverie.engine.phase import SGD, Phase, Steps
+from reverie.engine.phase import SGD, Phase, StepSchedule
 from reverie.methods.dreamer import Dreamer
+from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
 from reverie.nets.classifier import Classifier
-
-
-class Keeps(enum.StrEnum):
-    """What a method takes from one task to the next, besides the classifier itself."""
-
-    NOTHING = "nothing"
-    NETWORKS = "networks"
-    CORESET = "a coreset"
-    EVERYTHING = "everything"
+from reverie.system.records import build
 
 
 class Method:
@@ -46,15 +38,15 @@ class Method:
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        """What a person may set with `--set method.NAME=VALUE`."""
+        """What a person may set with `--set method.NAME=VALUE`. A plain dataclass will do, too."""
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         self.classifier, self.config, self.device = classifier, config, device
-        self.options = build(self.Options, config.options, "method.")
+        self.options: Any = build(self.Options, config.options, "method.")
         shape = classifier.preprocessing
-        self.augment = Augmenter(config.augment, Normaliser(shape.mean, shape.deviation, device))
+        self.augment = Augmenter(config.augment, Normaliser.of(shape, device))
         self.old = 0  # classes known before this task
         self.total = 0  # and with it
 
@@ -128,7 +120,7 @@ class Method:
     def sgd(self, lr: float) -> SGD:
         """With the preset's schedule."""
         train = self.config.train
-        return SGD(lr, train.momentum, train.weight_decay, Steps(train.milestones, train.gamma))
+        return SGD(lr, train.momentum, train.weight_decay, StepSchedule(train.milestones, train.gamma))
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from reverie.config.schema import check
+from reverie.config.schema import LearningRate, Temperature, about, settings
 from reverie.data.feed import Batch, Source
 from reverie.data.images import Images, join
 from reverie.data.stream import Task
@@ -53,13 +54,10 @@ class BiC(CoresetMethod, Distiller):
     corrects = True
     correction: Correction | None = None
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        temperature: float = 2.0
-        correction_lr: float = 0.001
-
-        def __post_init__(self) -> None:
-            check(self.correction_lr > 0, "method.correction_lr", self.correction_lr, "above 0")
+        temperature: Annotated[Temperature, about("of distillation")] = 2.0
+        correction_lr: Annotated[LearningRate, about("of the bias correction")] = 0.001
 
     def sources(self, task: Task) -> list[Source]:
         images, _ = self._divided(task)

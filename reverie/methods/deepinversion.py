@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
+from reverie.config.schema import Temperature, Weight, about, settings
 from reverie.methods.dream_replay import DreamReplay, Replay
 from reverie.methods.losses import cross_entropy, distillation, padded_distillation
 
@@ -18,10 +18,10 @@ class LwFSynthetic(DreamReplay):
     title = "LwF (synthetic)"
     refines = True
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        distillation: float = 0.1  # its weight
-        temperature: float = 2.0
+        distillation: Annotated[Weight, about("the weight of distillation")] = 0.1
+        temperature: Annotated[Temperature, about("of distillation")] = 2.0
 
     def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         logits = self.classifier(replay.images)
@@ -39,11 +39,17 @@ class DeepInversion(DreamReplay):
     refines = True
     released: ClassVar = {"on_real": "old"}  # the released code distils new images over the old classes only
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        distillation: float = 1.0  # weight of each of the two
-        temperature: float = 2.0
-        on_real: Literal["padded", "old"] = "padded"
+        distillation: Annotated[Weight, about("the weight of each of its two distillations")] = 1.0
+        temperature: Annotated[Temperature, about("of both")] = 2.0
+        on_real: Annotated[
+            Literal["padded", "old"],
+            about(
+                "new images are distilled over all classes, the teacher's new ones at 0 probability (`padded`), or "
+                "over the `old` alone"
+            ),
+        ] = "padded"
 
     def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         options = self.options

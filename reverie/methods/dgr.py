@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from reverie import seeding
-from reverie.config.schema import Config, check
+from reverie.config.schema import Config, Temperature, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase
@@ -48,16 +48,17 @@ class DGR(Distiller):
     normalised = False  # the VAE's pixels lie between 0 and 1
     usual: ClassVar = {"train": {"weight_decay": 0.0}}
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        distillation: float = 1.0  # its weight, on painted images
-        temperature: float = 2.0
-        noise: int = 1024  # numbers that stand for an image
-        width: int = 64  # channels of the VAE next to the image; eight times as many in its smallest map
-
-        def __post_init__(self) -> None:
-            for name in ("noise", "width"):
-                check(getattr(self, name) >= 1, f"method.{name}", getattr(self, name), "at least 1")
+        distillation: Annotated[Weight, about("its weight, on painted images")] = 1.0
+        temperature: Annotated[Temperature, about("of distillation")] = 2.0
+        noise: Annotated[int, about("numbers that stand for an image", ge=1, le=16_384)] = 1024
+        width: Annotated[
+            int,
+            about(
+                "channels of the autoencoder next to the image; eight times as many in its smallest map", ge=1, le=1024
+            ),
+        ] = 64
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from reverie import seeding
-from reverie.compile import fusable
+from reverie.compile import compilable
 from reverie.config.schema import DreamConfig
-from reverie.data.augment import Normaliser
 from reverie.data.feed import Batch, NoData
 from reverie.data.images import images_at_once
+from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.engine.phase import Adam, OptimizerMemory, Phase
 from reverie.errors import UserError
 from reverie.methods import losses
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.generator import Generator
 from reverie.nets.statistics import batchnorm_layers, can_remember, channels_second, noting_layers, remembered
 
@@ -148,8 +148,8 @@ def _into_input_range(shape: Preprocessing, device: torch.device) -> Callable[[T
     """
     if shape.images is None:
         return lambda images: images
-    own = Normaliser(shape.images.mean, shape.images.deviation, device)
-    wanted = Normaliser(shape.mean, shape.deviation, device)
+    own = Normaliser.of(shape.images, device)
+    wanted = Normaliser.of(shape, device)
     return lambda images: wanted.from_unit(own.to_unit(images))
 
 
@@ -176,7 +176,7 @@ def _note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     layer.met = (*losses.batch_statistics(channels_second(layer, inputs[0])), *remembered(layer))  # type: ignore[assignment]
 
 
-@fusable
+@compilable
 def excite(watched: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Features, and the statistics loss: one pass. Layers that no image comes through take no part."""
     features = watched.features(images)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from reverie.config.schema import Config, check
+from reverie.config.schema import Config, LearningRate, Temperature, about, settings
 from reverie.data.feed import Batch, Source
 from reverie.data.images import join
 from reverie.data.stream import Task
@@ -18,7 +18,8 @@ from reverie.engine.phase import Phase
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
 from reverie.methods.losses import cross_entropy, distillation_by_task
-from reverie.nets.classifier import Classifier, Head
+from reverie.nets.classifier import Classifier
+from reverie.nets.heads import LinearHead
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,12 @@ class E2E(CoresetMethod, Distiller):
 
     title = "E2E"
     selection = "nearest"
-    settled: Head | None = None  # as the first phase left it
+    settled: LinearHead | None = None  # as the first phase left it
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        temperature: float = 2.0
-        balancing_lr: float = 0.001  # of the second phase
-
-        def __post_init__(self) -> None:
-            check(self.balancing_lr > 0, "method.balancing_lr", self.balancing_lr, "above 0")
+        temperature: Annotated[Temperature, about("of distillation")] = 2.0
+        balancing_lr: Annotated[LearningRate, about("of its second phase")] = 0.001
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)

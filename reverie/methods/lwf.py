@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
+from reverie.config.schema import Temperature, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.losses import binary_cross_entropy, cross_entropy, distillation, padded_distillation
@@ -19,10 +19,10 @@ class LwF(Distiller):
     title = "LwF"
     refines = True
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        distillation: float = 1.0  # its weight
-        temperature: float = 2.0
+        distillation: Annotated[Weight, about("the weight of distillation")] = 1.0
+        temperature: Annotated[Temperature, about("of distillation")] = 2.0
 
     def losses(self, batch: Taught) -> Mapping[str, Tensor]:
         logits = self.classifier(batch.images)
@@ -41,9 +41,15 @@ class LwFMC(Distiller):
 
     title = "LwF.MC"
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        answers: Literal["binary", "softmax"] = "binary"
+        answers: Annotated[
+            Literal["binary", "softmax"],
+            about(
+                "yes or no for every class, or one `softmax` over all, as [in an older version of the authors' "
+                "code](method.md#lwfmc)"
+            ),
+        ] = "binary"
 
     def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
         if self.options.answers == "softmax":

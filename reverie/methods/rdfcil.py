@@ -6,13 +6,13 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from reverie import seeding
-from reverie.config.schema import check
+from reverie.config.schema import LearningRate, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import SGD, Phase
@@ -75,17 +75,17 @@ class RDFCIL(DreamReplay):
     title = "R-DFCIL"
     weights: ClassWeights | None = None
 
-    @dataclass(frozen=True)
+    @settings("method")
     class Options:
-        cross_entropy: float = 0.5  # among the new classes, and in the refinement among all
-        distillation: float = 0.15  # of old logits, on dreams
-        relations: float = 0.5  # between new images
-        refinement: float = 0.2  # the share of the epochs in which the head alone is trained
-        refinement_lr: float = 0.005
-
-        def __post_init__(self) -> None:
-            check(0 <= self.refinement < 1, "method.refinement", self.refinement, "at least 0 and below 1")
-            check(self.refinement_lr > 0, "method.refinement_lr", self.refinement_lr, "above 0")
+        cross_entropy: Annotated[Weight, about("its weight among the new classes, and in the refinement among all")] = (
+            0.5
+        )
+        distillation: Annotated[Weight, about("the weight of old logits, on dreams")] = 0.15
+        relations: Annotated[Weight, about("the weight of relations between new images")] = 0.5
+        refinement: Annotated[
+            float, about("the share of the epochs in which the head alone is trained", ge=0, lt=1)
+        ] = 0.2
+        refinement_lr: Annotated[LearningRate, about("of the head alone")] = 0.005
 
     def begin(self, task: Task) -> None:
         super().begin(task)

@@ -1,13 +1,13 @@
-"""The few rules by which `reverie learn` chooses what nobody has said. docs/practice.md states them."""
+"""The few rules by which `learn` chooses what nobody has said. docs/practice.md states them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from reverie.config import layers as layering
+from reverie.config.layers import compose, settings_by_section
 from reverie.config.schema import AugmentConfig, Config, TrainConfig
 from reverie.errors import UserError
 from reverie.methods import find_method
@@ -21,16 +21,6 @@ MILESTONES = (0.6, 0.85)  # shares of the epochs after which the learning rate f
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
-def settings_as_dict(settings: Sequence[str]) -> dict[str, Any]:
-    """What a person has set, by section and key."""
-    said: dict[str, Any] = {}
-    for setting in settings:
-        for section, values in layering.parse_setting(setting).items():
-            if isinstance(values, Mapping):
-                said.setdefault(section, {}).update(values)
-    return said
-
-
 def choose_size(shorter_side: int, net: str | None) -> int:
     """The largest usual size that does not enlarge the usual image."""
     sizes = SIZES if net is None or (net.startswith("resnet") and net != "resnet18") else LARGE_SIZES
@@ -38,7 +28,9 @@ def choose_size(shorter_side: int, net: str | None) -> int:
 
 
 def choose_net(size: int) -> str:
-    return "resnet8" if size <= SMALL else "resnet32" if size <= SIZES[-1] else "resnet18"
+    if size <= SMALL:
+        return "resnet8"
+    return "resnet32" if size <= SIZES[-1] else "resnet18"
 
 
 def choose_augmentation(size: int, colourful: bool) -> AugmentConfig:
@@ -84,16 +76,17 @@ def choose(
         rules["method"] = {"cross_entropy": "standard"}
     if alone:
         rules["train"]["lr"] *= SLOWLY
-    chosen = layering.compose(
-        PRESET, [("the rules of reverie learn", rules)], method, find_method, seed, settings=settings
-    )
-    if "milestones" in settings_as_dict(settings).get("train", {}):
+    layers = [("the rules of learn", rules)]
+    chosen = compose(PRESET, layers, method, find_method, seed, settings=settings)
+    if "milestones" in settings_by_section(settings).get("train", {}):
         return chosen
     return replace(chosen, train=with_epochs(chosen.train, chosen.train.epochs))
 
 
 def with_epochs(train: TrainConfig, epochs: int) -> TrainConfig:
-    return replace(train, epochs=epochs, milestones=tuple(round(share * epochs) for share in MILESTONES))
+    """With milestones in proportion."""
+    milestones = (round(share * epochs) for share in MILESTONES)
+    return replace(train, epochs=epochs, milestones=tuple(milestones))
 
 
 def scaled(config: Config, factor: float) -> Config:
@@ -102,9 +95,11 @@ def scaled(config: Config, factor: float) -> Config:
     return replace(config, train=with_epochs(config.train, epochs), dream=replace(config.dream, steps=steps))
 
 
-def parse_duration(text: str) -> float:
-    """`90s`, `10min` or `1h`, in seconds."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", str(text))
+def parse_duration(text: str | float) -> float:
+    """`90s`, `10min` or `1h`, or seconds as a number; in seconds."""
+    if isinstance(text, int | float) and not isinstance(text, bool) and 0 < text < 10**9:
+        return float(text)
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h)\s*", str(text))
     if not match or not float(match[1]):
-        raise UserError(f"A budget is a time such as 90s, 10min or 1h, not {text!r}.")
+        raise UserError(f"`budget` is a time such as 90s, 10min or 1h, not {text!r}.")
     return float(match[1]) * UNITS[match[2]]

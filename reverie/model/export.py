@@ -25,21 +25,36 @@ from torch import Tensor, nn
 
 from reverie import seeding
 from reverie.config.choices import ExportFormat
-from reverie.data.augment import Normaliser
-from reverie.errors import UserError, first_line
-from reverie.model.folder import SavedModel
+from reverie.data.preprocessing import Normaliser
+from reverie.errors import UserError
+from reverie.model.folder import load_model
+from reverie.model.saved import SavedModel
 from reverie.nets.classifier import Classifier
-from reverie.system import files as disk
+from reverie.system.files import check_target, write_bytes
+from reverie.text import first_line
 from reverie.version import __version__
 
 TOLERANCE = 1e-3  # of a probability
 INPUT, OUTPUT = "pixels", "probabilities"
 
 
+SUFFIXES: dict[ExportFormat, str] = {"onnx": ".onnx", "torch": ".pt2"}
+
+
 @dataclass(frozen=True)
 class Exported:
+    """The file, what it takes, and how far its probabilities are from PyTorch's; none where that was not checked."""
+
     file: Path
-    difference: float | None  # the largest of a probability from PyTorch's; none where it could not be checked
+    input: str
+    difference: float | None
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            checked = "not compared with PyTorch, since onnxruntime is not installed"
+        else:
+            checked = f"probabilities differ from PyTorch's by {self.difference:.1g} at most"
+        return f"takes {self.input}; {checked}"
 
 
 class Served(nn.Module):
@@ -52,7 +67,7 @@ class Served(nn.Module):
         super().__init__()
         self.classifier = copy.deepcopy(classifier).cpu().eval().requires_grad_(False)
         shape = classifier.preprocessing
-        normaliser = Normaliser(shape.mean, shape.deviation)
+        normaliser = Normaliser.of(shape)
         self.register_buffer("mean", normaliser.mean)
         self.register_buffer("deviation", normaliser.deviation)
 
@@ -62,23 +77,38 @@ class Served(nn.Module):
         return logits.softmax(dim=1)
 
 
-def export(model: SavedModel, to: ExportFormat, file: Path) -> Exported:
-    """Write one file, after its answers were compared with PyTorch's."""
+def export_model(
+    model: Path | str | SavedModel, to: ExportFormat, out: Path | str | None = None, *, overwrite: bool = False
+) -> Exported:
+    """Write a model as one file that is served without reverie, after its predictions were compared with PyTorch's.
+
+        reverie.export_model("flowers", "onnx", "flowers.onnx")
+
+    `to` is "onnx", for onnxruntime and others, or "torch" (torch.export). `out` is the file; left out, it is named
+    after the model's folder. Raises UserError where packages are missing, or the network cannot be exported.
+    """
     if to not in get_args(ExportFormat):
         raise UserError(f"A model is exported to {' or '.join(get_args(ExportFormat))}, not {to!r}.")
-    served = Served(model.classifier)
-    content, ask = (_onnx if to == "onnx" else _torch)(served, facts(model))
+    folder = None if isinstance(model, SavedModel) else Path(model)
+    saved = model if isinstance(model, SavedModel) else load_model(model)
+    file = Path(out) if out is not None else Path(f"{folder.resolve().name if folder else 'model'}{SUFFIXES[to]}")
+    if file.suffix.lower() in {*SUFFIXES.values()} - {SUFFIXES[to]}:
+        raise UserError(f'With `to="{to}"`, {file} should end in {SUFFIXES[to]}.')
+    check_target(file, overwrite, folder)
+    served, stated = Served(saved.classifier), facts(saved)
+    content, ask = _onnx(served, stated) if to == "onnx" else _torch(served, stated)
     difference = None
     if ask is not None:
-        shape = model.classifier.preprocessing
+        shape = saved.classifier.preprocessing
         difference = max(_difference(served, ask, _noise(count, shape.size, shape.channels)) for count in (1, 5))
         if not difference <= TOLERANCE:
+            other = "torch" if to == "onnx" else "onnx"
             raise UserError(
-                f"The exported model does not answer as this one does (a probability is off by {difference:.2g}), "
-                f"so it was not written. Try --to {'torch' if to == 'onnx' else 'onnx'}."
+                f"The exported model does not predict as this one does (a probability is off by {difference:.2g}), "
+                f'so it was not written. Try `to="{other}"`.'
             )
-    disk.write_bytes(file, content)
-    return Exported(file, difference)
+    write_bytes(file, content)
+    return Exported(file, stated["input"], difference)
 
 
 def facts(model: SavedModel) -> dict[str, str]:
@@ -112,7 +142,8 @@ def _onnx(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask | None]:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"Exporting to ONNX needs {' and '.join(missing)}: pip install 'reverie[export]'. --to torch needs neither."
+            f"Exporting to ONNX needs {' and '.join(missing)}: pip install 'reverie[export]'. "
+            '`to="torch"` needs neither.'
         )
     import onnx
 
@@ -131,7 +162,7 @@ def _onnx(served: Served, stated: dict[str, str]) -> tuple[bytes, Ask | None]:
         versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnx", "onnxscript"))
         raise UserError(
             f"The ONNX exporter of these versions fails on this network ({versions}): {first_line(error)} "
-            "Newer ones may not; or use --to torch."
+            'Newer ones may not; or use `to="torch"`.'
         ) from error
     assert made is not None
     proto, graph = made.model_proto, made.model_proto.graph

@@ -1,4 +1,4 @@
-"""The saved model: safetensors and JSON, a card for people, and the ledger of what was seen and what was kept.
+"""The model folder: safetensors and JSON, a card for people, and the ledger of what was seen and what was kept.
 
 docs/model-folder.md says what stands in each file. Every file is listed in `config.json` with its size and SHA-256, and
 `config.json` holds a digest of itself, so that damage and careless changes are noticed. Loading runs no code.
@@ -11,22 +11,29 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from reverie.config.schema import Config
-from reverie.errors import UserError, explaining, first_line
-from reverie.model.card import card
-from reverie.nets import Architecture, make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.data.preprocessing import Preprocessing
+from reverie.errors import UserError, explaining
+from reverie.learner.ledger import plain_ledger, read_ledger
+from reverie.learner.task_learner import TaskLearner
+from reverie.model.acceptance import Acceptance
+from reverie.model.card import model_card
+from reverie.model.saved import SavedModel
+from reverie.nets import Architecture, check_network, make_backbone
+from reverie.nets.classifier import Classifier
 from reverie.nets.weights import as_state_of
-from reverie.system import files as disk
+from reverie.system.files import json_bytes, text_bytes, write_bytes, write_folder
+from reverie.system.records import Record, as_record, parse_record
+from reverie.text import first_line
 from reverie.version import __version__
 
 SCHEMA = 2
@@ -34,31 +41,75 @@ WEIGHTS, SETTINGS, CARD, LEDGER = "model.safetensors", "config.json", "README.md
 ACCEPTANCE = "acceptance.json"  # only where the model has been judged
 FILES = (WEIGHTS, SETTINGS, CARD, LEDGER, ACCEPTANCE)
 
+# What reading, and building from what was read, may raise where a file holds something else than it should.
+STRANGE_CONTENT = (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError)
 READABLE = "Change its permissions, or choose another model."
 
 log = logging.getLogger("reverie")
 
 
-@dataclass
-class SavedModel:
-    """What a model folder holds."""
-
-    classifier: Classifier
-    config: Config  # how it was trained last
-    ledger: list[dict[str, Any]]  # an entry a step
-    lineage: tuple[str, ...] = ()  # digests of the models it was extended from, oldest first
-    rejection: float | None = None  # the confidence below which `predict --reject` answers "none of these"
-    acceptance: dict[str, Any] | None = None  # the report of the last step
+class FileRecord(Record):
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: str
 
 
-def save(folder: Path, model: SavedModel, overwrite: bool = False) -> str:
-    """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten. Gives its digest."""
+class ArchitectureRecord(Record):
+    family: str
+    name: str
+    options: dict[str, str | int] = Field(default_factory=dict)
+
+
+class ModelConfig(Record):
+    """`config.json`: everything but the weights that a classifier is built from."""
+
+    schema_version: Annotated[int, Field(alias="schema", ge=1, le=1_000)]
+    reverie: str
+    architecture: ArchitectureRecord
+    head_rows: Annotated[int, Field(ge=1, le=1_000_000)]
+    classes: Annotated[list[str], Field(min_length=1, max_length=1_000_000)]
+    preprocessing: dict[str, Any]  # as `Preprocessing.from_dict` reads it
+    rejection: Annotated[float, Field(ge=-1, le=1)] | None = None
+    lineage: list[str] = Field(default_factory=list)
+    training: dict[str, Any]  # as `Config.from_dict` reads it
+    files: dict[str, FileRecord] = Field(default_factory=dict)
+    digest: str
+
+    @classmethod
+    def of(cls, model: SavedModel, files: Mapping[str, bytes]) -> ModelConfig:
+        classifier, architecture = model.classifier, model.classifier.backbone.architecture
+        made = cls(
+            schema_version=SCHEMA,
+            reverie=__version__,
+            architecture=ArchitectureRecord(**architecture.as_dict()),
+            head_rows=classifier.head.rows,
+            classes=list(classifier.class_names),
+            preprocessing=classifier.preprocessing.as_dict(),
+            rejection=model.rejection,
+            lineage=list(model.lineage),
+            training=model.config.as_dict(),
+            files={name: FileRecord(bytes=len(raw), sha256=_sha256(raw)) for name, raw in sorted(files.items())},
+            digest="",
+        )
+        return made.replace(digest=_digest(made.as_dict()))
+
+
+# --- writing
+
+
+def save_model(model: SavedModel | TaskLearner, folder: Path | str, *, overwrite: bool = False) -> str:
+    """Write a model folder: all of it, or nothing. Only another model folder is ever overwritten. Gives its digest.
+
+    Raises UserError where there is something already, or where nothing can be written.
+    """
+    folder = Path(folder)
+    if isinstance(model, TaskLearner):
+        model = SavedModel(model.classifier, model.config, model.ledger)
     deed, left, room = "written", "Nothing was left there", "Make room"
     try:
         if folder.exists():
             deed, left, room = "changed", "It is as it was", f"Make room in {folder.resolve().parent}"
         _refuse_loss(folder, overwrite)
-        return write(folder, model)
+        return write_model(folder, model)
     except OSError as error:
         raise UserError(
             f"{folder} cannot be {deed}: {error.strerror or error}. {left}. {room}, or choose a place where you may "
@@ -66,52 +117,16 @@ def save(folder: Path, model: SavedModel, overwrite: bool = False) -> str:
         ) from None
 
 
-def write(folder: Path, model: SavedModel) -> str:
+def write_model(folder: Path, model: SavedModel) -> str:
     """The same into a folder that is nobody's."""
     content = _content(model)
 
     def fill(scratch: Path) -> None:
         for name, raw in content.items():
-            disk.write_bytes(scratch / name, raw)
+            write_bytes(scratch / name, raw)
 
-    disk.write_folder(folder, fill)
+    write_folder(folder, fill)
     return str(json.loads(content[SETTINGS])["digest"])
-
-
-def load(folder: Path, build: Callable[[], nn.Module] | None = None) -> SavedModel:
-    """Read a model folder that is whole and unchanged; any other is refused. `build` makes a network of one's own."""
-    return read(folder, build)[0]
-
-
-def read(folder: Path, build: Callable[[], nn.Module] | None = None) -> tuple[SavedModel, str]:
-    """The same, with the digest of what was read: another model may have taken the folder's place since."""
-    settings = _settings(folder)
-    try:
-        raw = _checked(folder, settings)
-    except UserError:
-        if _settings(folder) == settings:
-            raise
-        return read(folder, build)  # not damaged: replaced, between one file and the next
-    with _reading(folder, WEIGHTS):
-        weights = safetensors.torch.load(raw[WEIGHTS])
-    with _reading(folder, LEDGER):
-        ledger = [dict(entry) for entry in json.loads(raw[LEDGER])]
-    with _reading(folder, ACCEPTANCE):
-        acceptance = dict(json.loads(raw[ACCEPTANCE])) if ACCEPTANCE in raw else None
-    with _reading(folder, SETTINGS):
-        config = _config(settings)
-        classifier = _classifier(settings, config, weights, build)
-        lineage, rejection = tuple(settings["lineage"]), settings["rejection"]
-    return SavedModel(classifier.eval(), config, ledger, lineage, rejection, acceptance), _named(settings, raw)
-
-
-def digest(folder: Path) -> str:
-    """Names the model in the lineage of those that are made from it: equal only for equal files."""
-    settings = _settings(folder)
-    return _named(settings, _checked(folder, settings) if settings["schema"] == 1 else {})
-
-
-# --- writing
 
 
 def _content(model: SavedModel) -> dict[str, bytes]:
@@ -122,25 +137,12 @@ def _content(model: SavedModel) -> dict[str, bytes]:
     }
     content = {
         WEIGHTS: safetensors.torch.save(weights),
-        LEDGER: disk.json_bytes(model.ledger),
-        CARD: disk.text_bytes(card(model)),
+        LEDGER: json_bytes(plain_ledger(model.ledger)),
+        CARD: text_bytes(model_card(model)),
     }
     if model.acceptance is not None:
-        content[ACCEPTANCE] = disk.json_bytes(model.acceptance)
-    classifier = model.classifier
-    settings: dict[str, Any] = {
-        "schema": SCHEMA,
-        "reverie": __version__,
-        "architecture": classifier.backbone.architecture.as_dict(),
-        "head_rows": classifier.head.rows,
-        "classes": list(classifier.class_names),
-        "preprocessing": classifier.preprocessing.as_dict(),
-        "rejection": model.rejection,
-        "lineage": list(model.lineage),
-        "training": model.config.as_dict(),
-        "files": {name: {"bytes": len(raw), "sha256": _sha256(raw)} for name, raw in sorted(content.items())},
-    }
-    return {**content, SETTINGS: disk.json_bytes({**settings, "digest": _digest(settings)})}
+        content[ACCEPTANCE] = json_bytes(model.acceptance.as_dict())
+    return {**content, SETTINGS: json_bytes(ModelConfig.of(model, content).as_dict())}
 
 
 def _refuse_loss(folder: Path, overwrite: bool) -> None:
@@ -163,39 +165,78 @@ def _somebody_wrote_in_the_card(folder: Path) -> bool:
     if not (folder / CARD).exists():
         return False
     with suppress(UserError):  # damaged: nothing is known of its files
-        written = _settings(folder).get("files", {}).get(CARD)
-        return written is not None and _sha256((folder / CARD).read_bytes()) != written["sha256"]
+        written = _read_config(folder).files.get(CARD)
+        return written is not None and _sha256((folder / CARD).read_bytes()) != written.sha256
     return False
 
 
 # --- reading
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def load_model(folder: Path | str, build: Callable[[], nn.Module] | None = None) -> SavedModel:
+    """Read a model folder that is whole and unchanged; any other is refused. `build` makes a network of one's own."""
+    return read_model(Path(folder), build)[0]
+
+
+def read_model(folder: Path, build: Callable[[], nn.Module] | None = None) -> tuple[SavedModel, str]:
+    """The same, with the digest of what was read: another model may have taken the folder's place since."""
+    settings = _read_config(folder)
+    try:
+        raw = _read_files(folder, settings)
+    except UserError:
+        if _read_config(folder) == settings:
+            raise
+        return read_model(folder, build)  # not damaged: replaced, between one file and the next
+    with _blaming(folder, WEIGHTS):
+        weights = safetensors.torch.load(raw[WEIGHTS])
+    with _blaming(folder, LEDGER, also=UserError):
+        ledger = read_ledger(json.loads(raw[LEDGER]))
+    acceptance = _read_acceptance(folder, raw[ACCEPTANCE]) if ACCEPTANCE in raw else None
+    config = _training(folder, settings)
+    with _blaming(folder, SETTINGS, also=UserError):
+        preprocessing = Preprocessing.from_dict(settings.preprocessing)
+        architecture = _architecture(settings, preprocessing)
+    with _blaming(folder, SETTINGS):
+        classifier = _classifier(settings, config, architecture, preprocessing, weights, build)
+    model = SavedModel(classifier.eval(), config, ledger, tuple(settings.lineage), settings.rejection, acceptance)
+    return model, _named(settings, raw)
+
+
+def model_digest(folder: Path) -> str:
+    """Names the model in the lineage of those that are made from it: equal only for equal files."""
+    settings = _read_config(folder)
+    return _named(settings, _read_files(folder, settings) if settings.schema_version == 1 else {})
+
+
+def _read_config(folder: Path) -> ModelConfig:
     """`config.json`, of this or an older schema, found to be as it was written."""
     with explaining("read", READABLE):
         if not (folder / SETTINGS).is_file():
             raise UserError(f"{folder} is not a model folder: it has no {SETTINGS}.")
-    with _reading(folder, SETTINGS):
-        written = _unchanged(folder, SETTINGS, None)
-        settings = json.loads(written)
-        schema, version = int(settings["schema"]), settings["reverie"]
+    raw = _unchanged(folder, SETTINGS, None)
+    with _blaming(folder, SETTINGS):
+        values = json.loads(raw)
+        schema, version = int(values["schema"]), values["reverie"]
     if schema > SCHEMA:
         raise UserError(f"{folder} was written by a newer reverie ({version}); this is {__version__}. Please upgrade.")
-    if schema == 1:
-        with _reading(folder, SETTINGS):
-            net = {"family": "reverie", "name": settings["net"], "options": {}}
-            added = {"architecture": net, "rejection": None, "lineage": [], "training": settings["run"]}
-        return settings | added | {"digest": _sha256(written)}
-    rest = {key: value for key, value in settings.items() if key != "digest"}
-    if settings.get("digest") != _digest(rest):
+    if schema > 1 and values.get("digest") != _digest(values):
         raise _damaged(folder, f"{SETTINGS} has been changed since it was written")
-    return dict(settings)
+    with _blaming(folder, SETTINGS, also=UserError):
+        return as_record(ModelConfig, _upgraded(values, _sha256(raw)) if schema == 1 else values)
 
 
-def _checked(folder: Path, settings: Mapping[str, Any]) -> dict[str, bytes]:
+def _upgraded(values: Mapping[str, Any], digest: str) -> dict[str, Any]:
+    """From schema 1, which named networks otherwise, and listed no files."""
+    net = {"family": "reverie", "name": values["net"], "options": {}}
+    added = {"architecture": net, "rejection": None, "lineage": [], "training": values["run"], "digest": digest}
+    return {**values, **added}
+
+
+def _read_files(folder: Path, settings: ModelConfig) -> dict[str, bytes]:
     """The other files, whole and unchanged. The card is for people, who may write in it: that is only warned of."""
-    listed = settings.get("files", {WEIGHTS: None, LEDGER: None} if settings["schema"] == 1 else {})
+    listed: dict[str, FileRecord | None] = {**settings.files}
+    if settings.schema_version == 1 and not listed:
+        listed = {WEIGHTS: None, LEDGER: None}
     for name in (WEIGHTS, LEDGER):
         if name not in listed:
             raise _damaged(folder, f"{SETTINGS} does not list {name}")
@@ -204,42 +245,65 @@ def _checked(folder: Path, settings: Mapping[str, Any]) -> dict[str, bytes]:
         if CARD in listed:
             _unchanged(folder, CARD, listed[CARD])
     except UserError:
-        if _settings(folder) == settings:  # else another model has just taken its place
+        if _read_config(folder) == settings:  # else another model has just taken its place
             log.warning("%s is not as reverie wrote it. The model and its ledger are.", folder / CARD)
     return raw
 
 
-def _unchanged(folder: Path, name: str, wanted: Mapping[str, Any] | None) -> bytes:
+def _unchanged(folder: Path, name: str, wanted: FileRecord | None) -> bytes:
     with explaining("read", READABLE):
         if not (folder / name).is_file():
             raise _damaged(folder, f"{name} is missing")
         raw = (folder / name).read_bytes()
-    if wanted is not None and len(raw) != wanted["bytes"]:
-        raise _damaged(folder, f"{name} has {len(raw):,} bytes instead of {wanted['bytes']:,}")
-    if wanted is not None and _sha256(raw) != wanted["sha256"]:
+    if wanted is not None and len(raw) != wanted.bytes:
+        raise _damaged(folder, f"{name} has {len(raw):,} bytes instead of {wanted.bytes:,}")
+    if wanted is not None and _sha256(raw) != wanted.sha256:
         raise _damaged(folder, f"{name} has been changed since it was written")
     return raw
 
 
-def _config(settings: Mapping[str, Any]) -> Config:
+def _read_acceptance(folder: Path, raw: bytes) -> Acceptance | None:
+    """It is for people: a model whose report was written by another version predicts all the same."""
     try:
-        return Config.from_dict(settings["training"])
+        return parse_record(Acceptance, raw)
+    except UserError as error:
+        log.warning("The report in %s is left aside: %s", folder / ACCEPTANCE, first_line(error))
+        return None
+
+
+def _training(folder: Path, settings: ModelConfig) -> Config:
+    try:
+        return Config.from_dict(settings.training)
     except UserError as error:
         raise UserError(
-            f"{error} The model was written by reverie {settings['reverie']}; this is {__version__}."
+            f"{error} {folder / SETTINGS} was written by reverie {settings.reverie}; this is {__version__}."
         ) from None
 
 
+def _architecture(settings: ModelConfig, preprocessing: Preprocessing) -> Architecture:
+    """Found to be one that there can be, before room is made for it. Others' libraries are asked later."""
+    architecture = Architecture.from_dict(settings.architecture.as_dict())
+    if architecture.family == "reverie":
+        check_network(architecture)
+    if (size := architecture.options.get("size", preprocessing.size)) != preprocessing.size:
+        raise ValueError(f"a network for {size} pixels, and images of {preprocessing.size}")
+    return architecture
+
+
 def _classifier(
-    settings: Mapping[str, Any], config: Config, weights: dict[str, Tensor], build: Callable[[], nn.Module] | None
+    settings: ModelConfig,
+    config: Config,
+    architecture: Architecture,
+    preprocessing: Preprocessing,
+    weights: dict[str, Tensor],
+    build: Callable[[], nn.Module] | None,
 ) -> Classifier:
-    rows = settings["head_rows"]
-    if len(weights["head.weight"]) != rows or rows < len(settings["classes"]):
-        raise ValueError(f"{rows} rows for {len(settings['classes'])} classes")
-    preprocessing = Preprocessing.from_dict(settings["preprocessing"])
-    backbone = make_backbone(Architecture.from_dict(settings["architecture"]), preprocessing.channels, build=build)
+    rows = settings.head_rows
+    if len(weights["head.weight"]) != rows or rows < len(settings.classes):
+        raise ValueError(f"{rows} rows for {len(settings.classes)} classes")
+    backbone = make_backbone(architecture, preprocessing.channels, build=build)
     classifier = Classifier(backbone, preprocessing, config.seed, rows)
-    classifier.grow(settings["classes"])
+    classifier.grow(settings.classes)
     state = as_state_of(classifier, weights)
     if build is not None and backbone.architecture.family == "own":
         _refuse_another_network(classifier, state)
@@ -260,12 +324,12 @@ def _refuse_another_network(classifier: Classifier, state: Mapping[str, Tensor])
 
 
 @contextmanager
-def _reading(folder: Path, name: str) -> Iterator[None]:
+def _blaming(folder: Path, name: str, also: type[Exception] = SafetensorError) -> Iterator[None]:
     """Whatever goes wrong with what stands in a file is the file's fault."""
     try:
         yield
-    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise _damaged(folder, f"{name} is not what reverie writes ({first_line(error)})") from None
+    except (*STRANGE_CONTENT, also) as error:
+        raise _damaged(folder, f"{name} is not what reverie writes ({first_line(error).rstrip('.')})") from None
 
 
 def _damaged(folder: Path, why: str) -> UserError:
@@ -276,13 +340,14 @@ def _sha256(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _named(settings: Mapping[str, Any], raw: Mapping[str, bytes]) -> str:
+def _named(settings: ModelConfig, raw: Mapping[str, bytes]) -> str:
     """The settings name the other files by their digests; those of schema 1 do not."""
-    if settings["schema"] > 1:
-        return str(settings["digest"])
-    return _sha256("".join([settings["digest"], *(_sha256(raw[name]) for name in (WEIGHTS, LEDGER))]).encode())
+    if settings.schema_version > 1:
+        return settings.digest
+    return _sha256("".join([settings.digest, *(_sha256(raw[name]) for name in (WEIGHTS, LEDGER))]).encode())
 
 
-def _digest(settings: Mapping[str, Any]) -> str:
-    """However the JSON is laid out."""
-    return _sha256(json.dumps(settings, sort_keys=True, separators=(",", ":")).encode())
+def _digest(values: Mapping[str, Any]) -> str:
+    """However the JSON is laid out, and without the digest itself."""
+    rest = {key: value for key, value in values.items() if key != "digest"}
+    return _sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())

@@ -3,96 +3,168 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reverie.config.schema import Config
-from reverie.data.folder import Progress
-from reverie.data.inputs import as_material
-from reverie.engine.loop import find_device
-from reverie.errors import Diverged, UserError, explaining
-from reverie.learner.checkpoint import LOCK, Journal, RunFolder, locked, stopping_gently
-from reverie.learner.task_learner import Checkpoint, LearnerObserver, Several
-from reverie.model import defaults
-from reverie.model import folder as model_io
-from reverie.model import step as extend
-from reverie.model.acceptance import Acceptance
-from reverie.model.folder import SavedModel
-from reverie.model.step import Step, Wish
-from reverie.nets.weights import fingerprint
-from reverie.system import files as disk
+from rich.console import Console
 
-WRITABLE = "Make room, or choose a --to where you may write."
+from reverie.config.choices import KnownClass
+from reverie.config.layers import Settings, setting_texts
+from reverie.config.schema import Config
+from reverie.data.inputs import as_inputs
+from reverie.engine.device import find_device
+from reverie.engine.observer import Observer, Observers
+from reverie.errors import Diverged, UserError, explaining
+from reverie.learner.checkpoint import Recorder
+from reverie.learner.folder import RunFolder
+from reverie.learner.progress import showing_progress
+from reverie.model import defaults
+from reverie.model.acceptance import Acceptance
+from reverie.model.budget import within_budget
+from reverie.model.folder import load_model, model_digest, read_model, write_model
+from reverie.model.saved import SavedModel
+from reverie.model.step import LearnRequest, Step, learn_step, plan_step, read_check_images
+from reverie.nets.weights import fingerprint
+from reverie.system.files import SCRATCH, check_writable, sync_folder, write_json
+from reverie.system.locks import LOCK, locked_folder
+from reverie.system.records import Record, read_record
+from reverie.system.signals import on_stop_signal
+
+WRITABLE = "Make room, or choose a `to` where you may write."
 
 
 def learn_folder(
-    folder: Path,
-    to: Path,
-    old: Path | None = None,
-    wish: Wish | None = None,
+    folder: Path | str,
+    to: Path | str,
     *,
+    old: Path | str | None = None,
+    method: str = "abd",
+    backbone: str | None = None,
+    weights: Path | str | None = None,
+    seed: int = 0,
+    budget: str | float | None = None,
+    on_known_class: KnownClass = "error",
+    check: Path | str | None = None,
+    settings: Settings = (),
     device: str = "auto",
-    check: Path | None = None,
-    observer: LearnerObserver | None = None,
-    reading: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    progress: bool | Console = False,
+    observer: Observer | None = None,
     checkpoint_seconds: float = 30.0,
-) -> tuple[SavedModel, Acceptance]:
-    """Learn the classes of `folder` onto the model `old`, and write the model `to`."""
-    wish, where = wish or Wish(), find_device(device)
-    job = _Job(to)
-    with explaining("written", WRITABLE, to):  # before images are read for long
-        job.refuse_finished()
-        disk.check_writable(to.parent)
-    before, digest = model_io.read(old) if old else (None, None)
-    step = extend.plan(before, as_material(folder, holdout=wish.data.holdout), wish, reading)
-    to_check = extend.read_check(check, step, reading) if check else None
-    with job.at_work():
-        asked = _asked(step, wish, digest)
-        stored = job.claimed(asked)
-        if job.is_done():
-            model, report = job.made()
-            say(f"{to} was whole when the command was killed; what that left behind is removed now")
-            if check and not (report.check or report.check_accuracy):
-                say(f"{check} was not asked for then, and not looked at; see `reverie evaluate`")
-            return model, report
-        if stored is None:
-            if wish.budget:
-                step = extend.within(wish.budget, step, where)
-            job.claim(asked, step.config)
-        else:
-            step = replace(step, config=stored)
-        for line in step.lines():
-            say(line)
-        if where.type == "cpu" and step.preprocessing.size > defaults.SMALL and not (wish.budget or wish.schedule):
-            say("without a GPU this may take hours; --budget 30min would make it fit")
-        journal = Journal(job.folder, checkpoint_seconds, where)
-        resting, snapshot = journal.recover()
-        journal.tasks = 1
-        journal.begin_task(0)
-        checkpoint = Checkpoint(resting["phase"], resting["learner"], snapshot) if resting else None
-        lineage = (*before.lineage, digest) if before and digest else ()
-        with stopping_gently(journal):
-            followed = Several(journal, observer or LearnerObserver())
-            model, report = extend.learn(step, where, followed, to_check, lineage, checkpoint)
-        job.finish(model)
-    return model, report
+) -> Acceptance:
+    """Learn the classes of an image folder, and write a model folder: a first one, or one that extends `old`.
+
+        report = reverie.learn_folder("photos/2025", "flowers-2", old="flowers", budget="10min", progress=True)
+        print(report)
+
+    - `folder`: images, one sub-folder a class. `to`: the model folder to write. `old` is left as it is.
+    - `method`, `settings`: how to learn; `budget`: about how long it may take (90s, 10min, 1h).
+    - `backbone`, `weights`: the network of a first model, such as "torchvision/resnet18", and a file of its weights.
+    - `on_known_class`: what to do with images of a class that the model knows: "error", "skip" or "refine".
+    - `check`: more images to compare the old and the new model on, in class folders or not.
+
+    Killed or stopped at any moment, the same call goes on from the last checkpoint. Raises UserError for what a person
+    can mend, `Interrupted` after Ctrl-C, and `Diverged` where a loss is no longer a number.
+    """
+    chosen = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
+    request = LearnRequest.of(method, seed, chosen, weights, budget, on_known_class)
+    job = _Job(Path(to), request, find_device(device), checkpoint_seconds)
+    with showing_progress(progress, job.to.name) as display:
+        return job.run(
+            Path(folder), Path(old) if old else None, Path(check) if check else None, Observers(observer, display)
+        )
+
+
+class JobFile(Record):
+    """`job.json`: what was asked for, what was decided, and, in the end, the digest of the model that was made."""
+
+    asked: dict[str, Any]  # in a person's words, by what it is
+    config: dict[str, Any]  # as `Config.from_dict` reads it
+    made: str | None = None
 
 
 class _Job:
-    """The hidden folder beside the target in which a model is made. There is never a pixel in it."""
+    """A model being made, in a hidden folder beside the target. There is never a pixel in it."""
 
-    def __init__(self, to: Path) -> None:
-        self.to = to
+    def __init__(self, to: Path, request: LearnRequest, device: Any, checkpoint_seconds: float) -> None:
+        self.to, self.request, self.device, self.checkpoint_seconds = to, request, device, checkpoint_seconds
         self.folder = RunFolder(to.parent / f".{to.name}.learning")
         self.file = self.folder.path / "job.json"
 
+    def run(self, images: Path, old: Path | None, check: Path | None, observer: Observer) -> Acceptance:
+        request = self.request
+        with explaining("written", WRITABLE, self.to):  # before images are read for long
+            self.refuse_finished()
+            check_writable(self.to.parent)
+        before, digest = read_model(old) if old else (None, None)
+        step = plan_step(before, as_inputs(images, holdout=request.data.holdout), request, observer.reading)
+        to_check = read_check_images(check, step, observer.reading) if check else None
+        with self.at_work():
+            asked = self._asked(step, digest)
+            stored = self.claimed(asked)
+            if self.is_done():
+                report = self._finished_before(check, observer)
+            else:
+                if stored is not None:
+                    step = replace(step, config=stored)
+                elif request.budget:
+                    step = within_budget(request.budget, step, self.device)
+                if stored is None:
+                    self.claim(asked, step.config)
+                self._announce(step, observer)
+                lineage = (*before.lineage, digest) if before and digest else ()
+                model, report = self._learn(step, to_check, lineage, observer)
+                self.finish(model)
+        return report
+
+    def _announce(self, step: Step, observer: Observer) -> None:
+        for line in step.lines():
+            observer.decided(line)
+        unlimited = not (self.request.budget or self.request.schedule)
+        if self.device.type == "cpu" and step.preprocessing.size > defaults.SMALL and unlimited:
+            observer.decided("without a GPU this may take hours; a budget of 30min would make it fit")
+
+    def _learn(
+        self, step: Step, check: Any, lineage: tuple[str, ...], observer: Observer
+    ) -> tuple[SavedModel, Acceptance]:
+        recorder = Recorder(self.folder, self.checkpoint_seconds, self.device)
+        checkpoint = recorder.recover()
+        recorder.tasks = 1
+        recorder.begin_task(0)
+        with on_stop_signal(recorder.request_stop):
+            return learn_step(step, self.device, Observers(recorder, observer), check, lineage, checkpoint)
+
+    def _finished_before(self, check: Path | None, observer: Observer) -> Acceptance:
+        """The model was whole when the process was killed, and only the clearing up was not done."""
+        report = load_model(self.to).acceptance
+        assert report is not None
+        self.file.unlink()
+        observer.decided(f"{self.to} was whole when the command was killed; what that left behind is removed now")
+        if check and not (report.check or report.check_accuracy):
+            observer.decided(f"{check} was not asked for then, and not looked at; `evaluate` does")
+        return report
+
+    # --- whose job it is
+
+    def _asked(self, step: Step, old: str | None) -> dict[str, Any]:
+        """What makes a job this one and no other, in a person's words."""
+        request = self.request
+        return {
+            "the images": step.fingerprint,
+            "the model to extend": old,
+            "the method": request.method,
+            "the seed": request.seed,
+            "the settings": list(request.settings),
+            "the weights": fingerprint(request.weights) if request.weights else None,
+            "the budget": request.budget,
+            "the rule for known classes": request.on_known_class,
+        }
+
     def refuse_finished(self) -> None:
         if self.to.is_symlink() and not self.to.exists():
-            raise UserError(f"{self.to} is a link that leads nowhere. Remove it, or choose another --to.")
+            raise UserError(f"{self.to} is a link that leads nowhere. Remove it, or choose another `to`.")
         if not self.to.exists() or self.is_done():
             return
         if not self._can_go_on() and not self.folder.in_use():  # left by one that was killed while it cleared up
@@ -100,25 +172,30 @@ class _Job:
         raise self._exists()
 
     def _exists(self) -> UserError:
-        begun = f" {self.folder.path} is of a job that has not ended; delete it to give that up." * self._can_go_on()
-        return UserError(f"{self.to} exists already, and stays as it is. Choose another --to.{begun}")
+        begun = ""
+        if self._can_go_on():
+            begun = f" {self.folder.path} is of a job that has not ended; delete it to give that up."
+        return UserError(f"{self.to} exists already, and stays as it is. Choose another `to`.{begun}")
 
     def _clear(self) -> None:
         """Of what a job leaves; in a folder of that name that is somebody else's, nothing is touched."""
         ours = {LOCK, "job.json", "events.jsonl", "checkpoint", "model"}
         with suppress(OSError):
-            if all(entry.name in ours or entry.name.startswith(disk.SCRATCH) for entry in self.folder.path.iterdir()):
+            if all(entry.name in ours or entry.name.startswith(SCRATCH) for entry in self.folder.path.iterdir()):
                 shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def is_done(self) -> bool:
         """Is the model there, and made by this job, which was killed before it cleared up?"""
-        with suppress(ValueError, LookupError, TypeError, UserError, OSError):  # damaged, or somebody else's model
-            return self._can_go_on() and disk.read_json(self.file)["made"] == model_io.digest(self.to)
+        with suppress(UserError, OSError):  # damaged, or somebody else's model
+            return self._can_go_on() and self._stored().made == model_digest(self.to)
         return False
+
+    def _stored(self) -> JobFile:
+        return read_record(JobFile, self.file, f"Delete {self.folder.path} to begin anew.")
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with locked(self.folder.path, WRITABLE, self.to):
+        with locked_folder(self.folder.path, WRITABLE, self.to):
             try:
                 self.refuse_finished()  # by another process, while this one was reading the images
                 yield
@@ -138,55 +215,35 @@ class _Job:
     def _can_go_on(self) -> bool:
         return self.file.exists() and self.folder.resting.exists()
 
-    def claimed(self, asked: Mapping[str, Any]) -> Config | None:
+    def claimed(self, asked: dict[str, Any]) -> Config | None:
         """The configuration of the same job, begun before. Another job is refused."""
         if not self._can_go_on():
             return None
+        stored = self._stored()
         try:
-            stored = disk.read_json(self.file)
-            config, theirs = Config.from_dict(stored["config"]), dict(stored["asked"])
-        except (ValueError, LookupError, TypeError, UserError):
-            raise UserError(f"{self.file} is damaged. Delete {self.folder.path} to begin anew.") from None
-        differences = [key for key in asked if asked[key] != theirs.get(key)]
+            config = Config.from_dict(stored.config)
+        except UserError as error:
+            raise UserError(f"{self.file} is damaged: {error} Delete {self.folder.path} to begin anew.") from None
+        differences = [key for key in asked if asked[key] != stored.asked.get(key)]
         if differences and self.is_done():
             self.file.unlink()
             raise self._exists()
         if differences:
             raise UserError(
                 f"A job for {self.to} was begun and not ended, with other values of: {', '.join(differences)}. "
-                f"Repeat that command, delete {self.folder.path} to give it up, or choose another --to."
+                f"Repeat that command, delete {self.folder.path} to give it up, or choose another `to`."
             )
         return config
 
-    def claim(self, asked: Mapping[str, Any], config: Config) -> None:
+    def claim(self, asked: dict[str, Any], config: Config) -> None:
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)  # of another job, killed while it cleared up
-        self.folder.events.unlink(missing_ok=True)
-        disk.write_json(self.file, {"asked": dict(asked), "config": config.as_dict()})
+        self.folder.events.file.unlink(missing_ok=True)
+        write_json(self.file, JobFile(asked=asked, config=config.as_dict()).as_dict())
 
     def finish(self, model: SavedModel) -> None:
         made = self.folder.path / "model"
-        digest = model_io.write(made, model)
-        disk.write_json(self.file, {**disk.read_json(self.file), "made": digest})  # by which it is known, see `is_done`
+        digest = write_model(made, model)
+        write_json(self.file, self._stored().replace(made=digest).as_dict())  # by which it is known, see `is_done`
         made.rename(self.to)
-        disk.sync_folder(self.to.parent)
+        sync_folder(self.to.parent)
         self.file.unlink()  # so that the folder goes
-
-    def made(self) -> tuple[SavedModel, Acceptance]:
-        """What `finish` wrote."""
-        model = model_io.load(self.to)
-        self.file.unlink()
-        return model, Acceptance.from_dict(model.acceptance or {})
-
-
-def _asked(step: Step, wish: Wish, old: str | None) -> dict[str, Any]:
-    """What makes a job this one and no other, in a person's words."""
-    return {
-        "the images": step.fingerprint,
-        "the model to extend": old,
-        "the method": wish.method,
-        "the seed": wish.seed,
-        "the settings": list(wish.settings),
-        "the weights": fingerprint(wish.weights) if wish.weights else None,
-        "the budget": wish.budget,
-        "the rule for known classes": wish.on_known_class,
-    }

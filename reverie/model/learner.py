@@ -6,41 +6,52 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from rich.console import Console
 from torch import nn
 
 from reverie.config.choices import KnownClass
-from reverie.data.images import MemoryImages
-from reverie.data.inputs import as_material, as_pixels, fitted, in_channels, labelled_pixels
-from reverie.engine.loop import find_device
+from reverie.config.layers import Settings, setting_texts
+from reverie.data.images import Images, MemoryImages
+from reverie.data.inputs import as_inputs, as_pixels, fitted, in_channels, labelled_arrays
+from reverie.deprecated import keywords_only
+from reverie.engine.device import find_device
+from reverie.engine.observer import Observer, Observers
 from reverie.errors import UserError
-from reverie.learner.task_learner import LearnerObserver, TaskLearner
+from reverie.learner.gallery import Dreams, dream_of
+from reverie.learner.progress import counting, showing_progress
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
-from reverie.methods.base import Keeps
-from reverie.model import adoption
-from reverie.model import folder as model_io
-from reverie.model import step as extend
-from reverie.model.defaults import parse_duration
-from reverie.model.folder import SavedModel
-from reverie.model.step import Wish
-from reverie.nets import surgery as nets
-
-if TYPE_CHECKING:
-    from reverie.learner.gallery import Dreams
-    from reverie.model.acceptance import Acceptance
-    from reverie.model.inference import Answer, Evaluation
+from reverie.methods.keeps import Keeps
+from reverie.model.acceptance import Acceptance
+from reverie.model.adoption import first_step_by_others
+from reverie.model.budget import within_budget
+from reverie.model.classes import remove_classes, rename_classes
+from reverie.model.evaluation import Evaluation, evaluate_images
+from reverie.model.folder import read_model, save_model
+from reverie.model.inference import Prediction, class_probabilities, predict_images
+from reverie.model.saved import SavedModel
+from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_images
+from reverie.nets.surgery import adopt_module
+from reverie.text import did_you_mean
 
 ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 
 
 class Learner:
-    """`learn` some classes, then others without the images of the first; `predict`, `evaluate`, `dream`, `save`.
+    """`learn` some classes, then others without the images of the first; `predict`, `score`, `evaluate`, `save`.
+
+        learner = reverie.Learner()
+        print(learner.learn("photos/2024"))
+        print(learner.predict(["a.jpg"])[0].names)
+        learner.save("flowers")
 
     Whatever is not said is chosen from the images of the first step by the rules in docs/practice.md. `settings` are
-    those of the command's `--set`, such as "train.lr=0.05".
+    those of the command's `--set`, by key: {"train.lr": 0.05}.
     """
 
     def __init__(
@@ -52,12 +63,13 @@ class Learner:
         method: str = ABD,
         seed: int = 0,
         device: str = "auto",
-        settings: Sequence[str] = (),
+        settings: Settings = (),
     ) -> None:
         self.device = find_device(device)
         self.method, self.seed = method, seed
-        self.settings = (settings,) if isinstance(settings, str) else tuple(settings)
-        self._first_settings = (f"net.name={backbone}",) * (backbone is not None) + (f"data.size={size}",) * bool(size)
+        self.settings = setting_texts(settings)
+        first = {"net.name": backbone, "data.size": size}
+        self._first_settings = setting_texts({key: value for key, value in first.items() if value is not None})
         self._weights = Path(weights) if weights else None
         self._saved: SavedModel | None = None
         self._digest: str | None = None  # of the folder that holds the model as it is
@@ -71,7 +83,7 @@ class Learner:
         device: str = "auto",
         digest: str | None = None,
         method: str | None = None,
-        settings: Sequence[str] = (),
+        settings: Settings = (),
     ) -> Learner:
         """A learner that goes on from a model: with its method, unless that is not here, or needs more than a model."""
         if method is None:
@@ -99,50 +111,53 @@ class Learner:
     def task_learner(self) -> TaskLearner:
         """The classifier with its method and engine, as runs use it."""
         if self._task_learner is None:
-            self._task_learner = TaskLearner.of(self.saved, self.device)
+            self._task_learner = self.saved.task_learner(self.device)
         return self._task_learner
+
+    # --- learning
 
     def learn(
         self,
-        material: Any,
+        images: Any,
         *,
         names: Sequence[str] | None = None,
-        budget: str | None = None,
+        budget: str | float | None = None,
         on_known_class: KnownClass = "error",
         check: Path | str | None = None,
-        observer: LearnerObserver | None = None,
+        progress: bool | Console = False,
+        observer: Observer | None = None,
     ) -> Acceptance:
         """Learn the classes of a folder, of `(images, labels)`, or of a torch Dataset, beside those already known.
 
         Images are uint8, or floating-point numbers from 0 to 1, with the channels first or last; labels are names, or
         numbers into `names`. Some images of each class are held out; the report judges the model by them. If anything
-        goes wrong, the learner is as it was before.
+        goes wrong, the learner is as it was before. `learn_folder` does the same on disk, where it can be resumed.
         """
         settings = self.settings if self._saved else (*self._first_settings, *self.settings)
-        seconds = parse_duration(budget) if budget else None
         weights = None if self._saved else self._weights
-        wish = Wish(self.method, self.seed, settings, weights, seconds, on_known_class)
-        step = extend.plan(self._saved, as_material(material, names, wish.data.holdout), wish)
+        request = LearnRequest.of(self.method, self.seed, settings, weights, budget, on_known_class)
         if not isinstance(check, str | Path | None):
-            raise UserError(f"Images to check the model on are a folder, not {type(check).__name__}.")
-        to_check = extend.read_check(Path(check), step) if check else None
-        if wish.budget:
-            step = extend.within(wish.budget, step, self.device)
-        self._saved, report = extend.learn(step, self.device, observer, to_check, self._lineage())
+            raise UserError(f"`check` is a folder of images, not {type(check).__name__}.")
+        with showing_progress(progress, self.method) as display:
+            followers = Observers(observer, display)
+            inputs = as_inputs(images, names, request.data.holdout)
+            step = plan_step(self._saved, inputs, request, followers.reading)
+            to_check = read_check_images(Path(check), step, followers.reading) if check else None
+            if request.budget:
+                step = within_budget(request.budget, step, self.device)
+            for line in step.lines():
+                followers.decided(line)
+            self._saved, report = learn_step(step, self.device, followers, to_check, self._lineage())
         self._digest = self._task_learner = None
         return report
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Other names for classes, from old to new."""
-        from reverie.model.classes import rename
-
-        self._become(rename(self.saved, names))
+        self._become(rename_classes(self.saved, names))
 
     def remove(self, names: Collection[str]) -> None:
-        """Never answer these classes again; docs/serving.md says what this means, and what it does not."""
-        from reverie.model.classes import remove
-
-        self._become(remove(self.saved, [names] if isinstance(names, str) else names))
+        """Never predict these classes again; docs/serving.md says what this means, and what it does not."""
+        self._become(remove_classes(self.saved, [names] if isinstance(names, str) else names))
 
     def _become(self, changed: SavedModel) -> None:
         if changed is not self._saved:
@@ -154,41 +169,81 @@ class Learner:
         before = self._saved.lineage if self._saved else ()
         return (*before, self._digest) if self._digest else before
 
-    def predict(self, images: Any, *, top: int = 1, reject: bool | float = False) -> list[Answer]:
+    # --- predicting
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        top: int = 1,
+        reject: bool | float = False,
+        progress: bool | Console = False,
+    ) -> list[Prediction]:
         """The names that fit best, for files, folders, or images: arrays, tensors or PIL images, one or many.
 
-        With `reject`, answers less sure than the model's threshold, or the one given, are marked as rejected.
+        With `reject`, predictions less sure than the model's threshold, or the one given, are marked as rejected.
         """
-        from reverie.model.inference import predict
+        with counting(progress, "reading images") as reading:
+            return predict_images(
+                self.task_learner, self._shown(images), top=top, reject=self._threshold(reject), progress=reading
+            )
 
-        own = isinstance(reject, bool | np.bool_)
-        if own and reject and self.saved.rejection is None:
-            raise UserError("This model has no threshold of its own; say one, such as reject=0.7.")
-        threshold = (self.saved.rejection if reject else None) if own else reject and float(reject)
-        return predict(self.task_learner, self._shown(images), top=top, reject=threshold)
+    def _threshold(self, reject: bool | float) -> float | None:
+        if not isinstance(reject, bool | np.bool_):
+            return float(reject)
+        if not reject:
+            return None
+        if self.saved.rejection is None:
+            raise UserError("This model has no threshold of its own; say one, such as `reject=0.7`.")
+        return self.saved.rejection
+
+    def predict_proba(self, images: Any) -> NDArray[np.float32]:
+        """The probability of every class for every image, an array [images, classes] in the order of `classes`.
+
+        Raises UserError for a file that cannot be read, since each image must have its row.
+        """
+        found: NDArray[np.float32] = class_probabilities(self.task_learner, self._shown(images)).numpy()
+        return found
+
+    def score(self, images: Any, labels: Sequence[Any] | None = None, *, names: Sequence[str] | None = None) -> float:
+        """The share of labelled images that is named rightly: of a folder, of images and labels, of a torch Dataset."""
+        return self.evaluate(images if labels is None else (images, labels), names=names).accuracy
 
     def evaluate(
-        self, images: Any, *, names: Sequence[str] | None = None, new: Collection[str] | None = None
+        self,
+        images: Any,
+        *,
+        names: Sequence[str] | None = None,
+        new: Collection[str] | None = None,
+        progress: bool | Console = False,
     ) -> Evaluation:
         """Accuracy by class, old and new (those of the last step, unless said otherwise), and what is mistaken.
 
         For whatever `learn` takes: a folder of class folders, `(images, labels)`, or a torch Dataset.
         """
-        from reverie.model.inference import evaluate
-
         if not isinstance(images, str | Path) and not _is_set(images):
-            found = labelled_pixels(images, names)
+            found = labelled_arrays(images, names)
             if strange := [name for name in found.names if name not in self.classes]:
-                raise UserError(f"The model does not know {strange[0]!r}. It knows {', '.join(self.classes)}.")
+                hint = did_you_mean(strange[0], self.classes)
+                raise UserError(f"The model does not know {strange[0]!r}.{hint} It knows {', '.join(self.classes)}.")
             label = torch.tensor([self.classes.index(name) for name in found.names])
             images = MemoryImages(self._shown([*found.images]), label[found.labels])
-        return evaluate(self.task_learner, images, new=new)
+        with counting(progress, "reading images") as reading:
+            return evaluate_images(self.task_learner, images, new=new, progress=reading)
 
-    def dream(self, per_class: int = 8, *, steps: int | None = None, seed: int = 0) -> Dreams:
-        """What the model remembers: images made from its weights alone."""
-        from reverie.learner.gallery import dream
-
-        return dream(self.task_learner, per_class, steps=steps, seed=seed)
+    def dream(
+        self,
+        per_class: int = 8,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        progress: bool | Console = False,
+        observer: Observer | None = None,
+    ) -> Dreams:
+        """What the model remembers: images made from its weights alone. `dreams.sheet()` is a picture of them."""
+        with showing_progress(progress, "dreams") as display:
+            followers = Observers(observer, display)
+            return dream_of(self.task_learner, per_class, steps=steps, seed=seed, observer=followers)
 
     def _shown(self, images: Any) -> Any:
         """Images in memory as the classifier takes them. Paths and sets are left to whoever reads them."""
@@ -202,11 +257,12 @@ class Learner:
         if not pixels:
             raise UserError("There are no images.")
         shape, rows = self.saved.classifier.preprocessing, torch.arange(len(pixels))
-        return in_channels(MemoryImages(fitted(pixels, shape.size), rows), shape.channels).read(rows)
+        shown: Images = in_channels(MemoryImages(fitted(pixels, shape.size), rows), shape.channels)
+        return shown.read(rows)
 
     def save(self, folder: Path | str, overwrite: bool = False) -> None:
         """Write a model folder: weights, classes, preprocessing, a card, and the ledger."""
-        self._digest = model_io.save(Path(folder), self.saved, overwrite)
+        self._digest = save_model(self.saved, folder, overwrite=overwrite)
 
 
 def _is_set(images: Any) -> bool:
@@ -220,29 +276,30 @@ def load(
     build: Callable[[], nn.Module] | None = None,
     *,
     method: str | None = None,
-    settings: Sequence[str] = (),
+    settings: Settings = (),
 ) -> Learner:
     """A learner from a model folder, ready to predict or to learn more. No code from the folder is run.
 
     `build` makes the network of a model that was adopted from a module of one's own. `method` and `settings` are for
     what is learned from now on; left out, it is the method of the last step, or ABD where that one keeps more from
-    step to step than a model folder holds.
+    step to step than a model folder holds. Raises UserError where the folder is damaged, or is no model.
     """
-    saved, digest = model_io.read(Path(folder), build)
+    saved, digest = read_model(Path(folder), build)
     return Learner.of(saved, device=device, digest=digest, method=method, settings=settings)
 
 
+@keywords_only("classes", "mean", "std", "size", "images", "device")
 def adopt(
     module: nn.Module,
+    *,
     classes: Sequence[str],
     mean: Sequence[float],
     std: Sequence[float],
     size: int,
     images: tuple[Sequence[float], Sequence[float]] | None = None,
     device: str = "auto",
-    *,
     method: str | None = None,
-    settings: Sequence[str] = (),
+    settings: Settings = (),
 ) -> Learner:
     """A learner that does what `module` does, and learns more. The module itself is left as it is.
 
@@ -252,7 +309,7 @@ def adopt(
     what is learned from now on.
     Saved, it is loaded again with `reverie.load(folder, build=function)`: the function makes a module such as this.
     """
-    classifier = nets.adopt(module, classes, mean, std, size, images)
-    made = adoption.begin(classifier, type(module).__name__)
+    classifier = adopt_module(module, classes, mean, std, size, images)
+    made = first_step_by_others(classifier, type(module).__name__)
     saved = SavedModel(made.classifier, made.config, made.ledger)
     return Learner.of(saved, device=device, method=method, settings=settings)

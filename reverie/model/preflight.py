@@ -11,7 +11,8 @@ from torch import Tensor
 
 from reverie import seeding
 from reverie.config.schema import DreamConfig
-from reverie.engine.loop import Engine, Observer
+from reverie.engine.loop import Engine
+from reverie.engine.observer import Observer
 from reverie.methods.dreamer import Dreamer, excite
 from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import remembered, remembering_layers
@@ -72,7 +73,7 @@ class Preflight:
         ]
 
 
-def check(
+def run_preflight(
     classifier: Classifier,
     device: torch.device | str = "cpu",
     steps: int = STEPS,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from reverie.errors import UserError, did_you_mean, first_line
+from reverie.errors import UserError
 from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
-from reverie.nets.external import check_name, library_backbone
+from reverie.nets.external import check_network_name, external_backbone
 from reverie.nets.resnet import CifarResNet
+from reverie.text import did_you_mean, first_line
 
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet32": lambda channels: CifarResNet(blocks=5, channels=channels),
@@ -17,7 +18,7 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet20": lambda channels: CifarResNet(blocks=3, channels=channels),
     "resnet14": lambda channels: CifarResNet(blocks=2, channels=channels),
     "resnet8": lambda channels: CifarResNet(blocks=1, channels=channels),
-    "resnet18": lambda channels: library_backbone(Architecture("torchvision", "resnet18"), channels),
+    "resnet18": lambda channels: external_backbone(Architecture("torchvision", "resnet18"), channels),
 }
 
 
@@ -34,7 +35,7 @@ def make_backbone(
     wanted = Architecture.parse(what) if isinstance(what, str) else what
     check_network(wanted)
     if wanted.family in LIBRARIES:
-        return library_backbone(wanted, channels, size)
+        return external_backbone(wanted, channels, size)
     if wanted.family == "own":
         return _own_backbone(wanted, build)
     backbone = BACKBONES[wanted.name](channels)
@@ -46,7 +47,7 @@ def check_network(what: str | Architecture) -> None:
     """Whether there is a network of that name; nothing is built."""
     wanted = Architecture.parse(what) if isinstance(what, str) else what
     if wanted.family in LIBRARIES:
-        check_name(wanted)
+        check_network_name(wanted)
     elif wanted.family != "own" and wanted.name not in BACKBONES:
         there = [f"{family}/{wanted.name}" for family in LIBRARIES if _has(family, wanted.name)]
         hint = f" Did you mean {there[0]!r}?" if there else did_you_mean(wanted.name, BACKBONES)
@@ -56,7 +57,7 @@ def check_network(what: str | Architecture) -> None:
 
 def _has(family: str, name: str) -> bool:
     try:
-        check_name(Architecture(family, name))
+        check_network_name(Architecture(family, name))
     except UserError:  # it has not, or it is not installed
         return False
     return True

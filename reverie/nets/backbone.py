@@ -10,7 +10,8 @@ from typing import Any, get_args
 from torch import Tensor, nn
 
 from reverie.config.choices import Library
-from reverie.errors import UserError, first_line
+from reverie.errors import UserError
+from reverie.text import first_line
 
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 FAMILIES = ("reverie", *LIBRARIES, "own")
@@ -109,10 +110,11 @@ def linear_layer(module: nn.Module, path: str) -> nn.Linear:
     return layer
 
 
-def answers(module: nn.Module, images: Tensor) -> Any:
+def run_network(module: nn.Module, images: Tensor) -> Any:
     """What somebody else's network gives for images, or an error that says that it does not take them."""
     try:
         return module(images)
     except Exception as error:  # whatever somebody else's code may raise
-        shape = f"{images.shape[1]} channels and {images.shape[2]} pixels" + " in training" * module.training
+        when = " in training" if module.training else ""
+        shape = f"{images.shape[1]} channels and {images.shape[2]} pixels{when}"
         raise UserError(f"{type(module).__name__} does not take images of {shape}: {first_line(error)}") from None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,83 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie import seeding
-from reverie.compile import fusable
+from reverie.compile import compilable
+from reverie.data.preprocessing import Preprocessing
 from reverie.nets.backbone import Backbone
+from reverie.nets.heads import LinearHead
 from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room
-
-NATURAL_MEAN, NATURAL_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's photographs
-
-
-@dataclass(frozen=True)
-class ImageStatistics:
-    """Mean and deviation of images, by channel, with pixels counted from 0 to 1."""
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    @classmethod
-    def natural(cls, channels: int) -> ImageStatistics:
-        """Of photographs in colour, or of their mean channel."""
-        if channels == 3:
-            return cls(NATURAL_MEAN, NATURAL_DEVIATION)
-        return cls((sum(NATURAL_MEAN) / 3,) * channels, (sum(NATURAL_DEVIATION) / 3,) * channels)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What an image must be before the classifier sees it: its size, its channels, and how pixels are normalised."""
-
-    size: int
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    images: ImageStatistics | None = None  # of the training images, where they are not normalised by their own
-
-    @property
-    def channels(self) -> int:
-        return len(self.mean)
-
-    def without_normalisation(self) -> Preprocessing:
-        """The same images, pixels between 0 and 1."""
-        images = self.images or ImageStatistics(self.mean, self.deviation)
-        return replace(self, mean=(0.0,) * self.channels, deviation=(1.0,) * self.channels, images=images)
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"size": self.size, "mean": list(self.mean), "deviation": list(self.deviation)}
-        if self.images is not None:
-            plain["images"] = {"mean": list(self.images.mean), "deviation": list(self.images.deviation)}
-        return plain
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
-        theirs = values.get("images")
-        images = ImageStatistics(tuple(theirs["mean"]), tuple(theirs["deviation"])) if theirs else None
-        return cls(values["size"], tuple(values["mean"]), tuple(values["deviation"]), images)
-
-
-class Head(nn.Module):
-    """A linear layer with bias, a row a class."""
-
-    def __init__(self, feature_dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(0, feature_dim))
-        self.bias = nn.Parameter(torch.empty(0))
-
-    @property
-    def rows(self) -> int:
-        return len(self.weight)
-
-    def grow(self, rows: int, rng: torch.Generator) -> None:
-        """Add rows below the others, which stay as they are: Kaiming-normal weights, uniform bias."""
-        feature_dim = self.weight.shape[1]
-        weight = torch.randn(rows, feature_dim, generator=rng) * math.sqrt(2 / feature_dim)
-        bias = (2 * torch.rand(rows, generator=rng) - 1) / math.sqrt(feature_dim)
-        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight.to(self.weight)]))
-        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias.to(self.bias)]))
-
-    def forward(self, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):  # small, and losses deserve better logits
-            return F.linear(features, self.weight, self.bias)
 
 
 class Classifier(nn.Module):
@@ -107,7 +34,7 @@ class Classifier(nn.Module):
         super().__init__()
         make_room(backbone)
         self.backbone = backbone
-        self.head = Head(backbone.feature_dim)
+        self.head = LinearHead(backbone.feature_dim)
         self.preprocessing = preprocessing
         self.class_names: tuple[str, ...] = ()
         self.seed = seed
@@ -134,6 +61,16 @@ class Classifier(nn.Module):
             self.factor = F.pad(self.factor, (0, len(names)), value=1)
             self.shift = F.pad(self.shift, (0, len(names)))
 
+    def drop(self, names: Collection[str]) -> None:
+        """Forget these classes: their rows of the head are gone, all other weights are what they were."""
+        kept = [row for row, name in enumerate(self.class_names) if name not in names]
+        unseen = range(self.seen, self.head.rows)  # of a head that had all rows from the start
+        rows = torch.tensor([*kept, *unseen], device=self.head.weight.device)
+        self.head.select(rows)
+        if self.factor is not None and self.shift is not None:
+            self.factor, self.shift = self.factor[rows[: len(kept)]], self.shift[rows[: len(kept)]]
+        self.class_names = tuple(self.class_names[row] for row in kept)
+
     @torch.no_grad()
     def correct(self, first: int, factor: Tensor | float, shift: Tensor | float) -> None:
         """From now on, correct the logits of all classes from `first` on."""
@@ -151,7 +88,7 @@ class Classifier(nn.Module):
         self.head.bias[: self.seen] = self.factor * self.head.bias[: self.seen] + self.shift
         self.factor = self.shift = None
 
-    @fusable
+    @compilable
     def features(self, images: Tensor) -> Tensor:
         """In single precision, whatever the backbone computes in."""
         return widened(self.backbone(images))

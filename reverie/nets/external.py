@@ -9,30 +9,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from reverie.errors import UserError, did_you_mean, first_line
-from reverie.nets.backbone import Architecture, Headless, answers
+from reverie.errors import UserError
+from reverie.nets.backbone import Architecture, Headless, run_network
 from reverie.nets.weights import FURTHER_HEADS
+from reverie.text import did_you_mean, first_line
 
 PRETRAINED_CLASSES = 1000  # what both libraries build, if they are not told otherwise
 RESCALING = ("googlenet", "inception_v3")  # torchvision's: with its own weights they undo ImageNet's normalisation
 
 
-def library_backbone(wanted: Architecture, channels: int, size: int | None = None) -> Headless:
+def external_backbone(wanted: Architecture, channels: int, size: int | None = None) -> Headless:
     """A freshly initialised backbone for images of `channels` channels, and of `size` pixels where that is known."""
     wanted = for_size(wanted, size)
-    module = build(wanted, channels)
-    head = wanted.options.get("head") or head_of(module, wanted)
+    module = build_network(wanted, channels)
+    head = wanted.options.get("head") or head_path(module, wanted)
     backbone = Headless(module, head)
     backbone.architecture = replace(wanted, options={**wanted.options, "head": head})
     if size is not None:
         with torch.no_grad():
-            answers(backbone.body.eval(), torch.zeros(1, channels, size, size))
+            run_network(backbone.body.eval(), torch.zeros(1, channels, size, size))
     return backbone.train()
 
 
-def build(wanted: Architecture, channels: int, classes: int = PRETRAINED_CLASSES) -> nn.Module:
+def build_network(wanted: Architecture, channels: int, classes: int = PRETRAINED_CLASSES) -> nn.Module:
     """The whole network, with its head."""
-    check_name(wanted)
+    check_network_name(wanted)
     size = wanted.options.get("size")
     try:
         if wanted.family == "timm":
@@ -61,7 +62,7 @@ def for_size(wanted: Architecture, size: int | None) -> Architecture:
     """Networks with learned positions are built for one size of image, and remember it."""
     if size is None or "size" in wanted.options:
         return wanted
-    check_name(wanted)
+    check_network_name(wanted)
     if wanted.family == "timm":
         fixed = getattr(_timm().get_pretrained_cfg(wanted.name), "fixed_input_size", False)
     else:
@@ -69,7 +70,7 @@ def for_size(wanted: Architecture, size: int | None) -> Architecture:
     return replace(wanted, options={**wanted.options, "size": size}) if fixed else wanted
 
 
-def head_of(module: nn.Module, wanted: Architecture) -> str:
+def head_path(module: nn.Module, wanted: Architecture) -> str:
     """The path of the linear layer that makes the logits: timm tells, and in torchvision it is the last one."""
     if wanted.family == "timm":
         layers: Any = [module.get_classifier()]  # type: ignore[operator]
@@ -82,7 +83,7 @@ def head_of(module: nn.Module, wanted: Architecture) -> str:
 
 def usual_preprocessing(wanted: Architecture) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
     """Size, mean and deviation that the library's own weights for this network were trained with."""
-    check_name(wanted)
+    check_network_name(wanted)
     if wanted.family == "timm":
         settings = _timm().get_pretrained_cfg(wanted.name)
         return settings.input_size[-1], tuple(settings.mean), tuple(settings.std)
@@ -92,18 +93,18 @@ def usual_preprocessing(wanted: Architecture) -> tuple[int, tuple[float, ...], t
     return transforms.crop_size[0], tuple(transforms.mean), tuple(transforms.std)
 
 
-def find_library(name: str) -> Architecture:
+def find_network(name: str) -> Architecture:
     """`torchvision/NAME` or `timm/NAME`; a bare name is torchvision's, where it has one, else timm's."""
     if "/" in name:
         return Architecture.parse(name)
     if name in _torchvision_names():
         return Architecture("torchvision", name)
     wanted = Architecture("timm", name)
-    check_name(wanted)
+    check_network_name(wanted)
     return wanted
 
 
-def check_name(wanted: Architecture) -> None:
+def check_network_name(wanted: Architecture) -> None:
     if wanted.family == "timm":
         if not _timm().is_model(wanted.name):
             hint = did_you_mean(wanted.name, [*_torchvision_names(), *_timm().list_models()])

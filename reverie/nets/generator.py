@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from reverie.compile import fusable
+from reverie.compile import compilable
 from reverie.nets.layers import AlignedConv2d, Double
 
 # An old slip of the field: 0.8 was meant as momentum and stands in the place of epsilon. It changes the function that
@@ -49,7 +49,7 @@ class Generator(nn.Module):
             nn.LeakyReLU(0.2),
         )
 
-    @fusable
+    @compilable
     def forward(self, noise: Tensor) -> Tensor:
         maps = self.project(noise).view(-1, self.width, self.first_side, self.first_side)
         painted = self.paint(self.blocks(self.enter(maps)))

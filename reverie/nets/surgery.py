@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reverie.data.class_names import checked
+from reverie.data.class_names import checked_names
+from reverie.data.preprocessing import ImageStatistics, Preprocessing
 from reverie.errors import UserError
-from reverie.nets.backbone import Architecture, Headless, answers, linear_layer, own_copy
-from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
+from reverie.nets.backbone import Architecture, Headless, linear_layer, own_copy, run_network
+from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import batchnorm_layers
 
 WIDEST = 0.5  # deviation that pixels between 0 and 1 can have, if half of them are black and the others white
 
 
-def adopt(
+def adopt_module(
     module: nn.Module,
     classes: Sequence[str],
     mean: Sequence[float],
@@ -35,7 +36,7 @@ def adopt(
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"A network to adopt is a torch.nn.Module, not {type(module).__name__}.")
-    classes, preprocessing = checked(classes), _preprocessing(mean, std, size, images)
+    classes, preprocessing = checked_names(classes), _preprocessing(mean, std, size, images)
     body = own_copy(module)
     shown = torch.randn(2, preprocessing.channels, size, size, generator=torch.Generator().manual_seed(0))
     head, logits = find_head(body, shown)
@@ -54,7 +55,10 @@ def adopt(
     classifier.grow(classes)
     with torch.no_grad():
         classifier.head.weight.copy_(layer.weight)
-        classifier.head.bias.zero_() if layer.bias is None else classifier.head.bias.copy_(layer.bias)
+        if layer.bias is None:
+            classifier.head.bias.zero_()
+        else:
+            classifier.head.bias.copy_(layer.bias)
     return classifier.eval()
 
 
@@ -67,7 +71,7 @@ def find_head(module: nn.Module, images: Tensor) -> tuple[str, Tensor]:
         layer.register_forward_hook(lambda layer, _, out: made.update({layer: out})) for layer in linear.values()
     ]
     try:
-        logits = answers(module, images)
+        logits = run_network(module, images)
     finally:
         for handle in handles:
             handle.remove()
@@ -87,12 +91,12 @@ def find_head(module: nn.Module, images: Tensor) -> tuple[str, Tensor]:
 @torch.no_grad()
 def _check_features(backbone: Headless, head: nn.Linear, images: Tensor, logits: Tensor) -> None:
     """The head on the backbone's features must do what the module does, and training must not add outputs."""
-    name, features = backbone.architecture.name, answers(backbone.body, images)
+    name, features = backbone.architecture.name, run_network(backbone.body, images)
     same = features.shape == (len(images), head.in_features)
     if not same or not torch.allclose(F.linear(features, head.weight, head.bias), logits, rtol=1e-4, atol=1e-5):
         raise UserError(f"{name} does more than multiply features by its last linear layer, so it cannot be adopted.")
     with torch.random.fork_rng(devices=[]):
-        if not isinstance(answers(copy.deepcopy(backbone.body).train(), images), Tensor):
+        if not isinstance(run_network(copy.deepcopy(backbone.body).train(), images), Tensor):
             raise UserError(f"{name} has further outputs in training. Switch them off before it is adopted.")
 
 

@@ -26,7 +26,7 @@ class VAE(nn.Module):
         self.size, self.noise, self.wide = size, noise, 8 * width
         times = halvings(size)
         self.first_side = math.ceil(size / 2**times)  # of the decoder; what is too much is cut off at the end
-        narrow, between = [width] * (times > 1), times - 2
+        narrow, between = [width] if times > 1 else [], times - 2
         down = [channels, *narrow, *[2 * width] * between, self.wide]
         up = [self.wide, *[4 * width] * between, *narrow, channels]
         encoded = self.wide * (size >> times) ** 2

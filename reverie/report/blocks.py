@@ -1,6 +1,6 @@
-"""What a page is made of: its chapters, and the figures in them, as plain data. markup.py makes it HTML.
+"""What a page is made of: its chapters, and the charts in them, as plain data. html.py makes it HTML.
 
-Figures are described here and drawn by a script inside the page. Everything that a figure shows stands in a table, too.
+Charts are described here and drawn by a script inside the page. Everything that a chart shows stands in a table, too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from reverie.data.class_names import DASH
-from reverie.tables.rows import percent
+from reverie.tables.rows import mean_percent
+from reverie.text import DASH
 
 LOG_FROM = 30  # a scale that spans more than this factor is logarithmic
 TASKS = "tasks learned"
@@ -22,19 +22,19 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Chart:
     """`drawing` is what the script in the page draws: its kind, its axes, its marks."""
 
     title: str
     about: str
     drawing: Mapping[str, Any]
-    table: Table
+    table: TableBlock
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextBlock:
     """Something long that is unfolded on wish."""
 
     title: str
     content: str
 
 
-Block = Figure | Table | Picture | Text
+Block = Chart | TableBlock | Picture | TextBlock
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Report:
+class Page:
     title: str
     chapters: Sequence[Chapter]
 
 
-# --- figures
+# --- charts
 
 
-def heat_map(title: str, about: str, matrix: Sequence[Sequence[float | None]]) -> Figure:
+def heat_map(title: str, about: str, matrix: Sequence[Sequence[float | None]]) -> Chart:
     values = [[None if value is None else round(100 * value, 2) for value in row] for row in matrix]
     names = [str(number + 1) for number in range(len(values))]
     drawing = {
@@ -94,7 +94,7 @@ def heat_map(title: str, about: str, matrix: Sequence[Sequence[float | None]]) -
         "values": values,
     }
     rows = [[name, *(_number(value) for value in row)] for name, row in zip(names, values, strict=True)]
-    return Figure(title, about, drawing, Table(["after task", *(f"on task {name}" for name in names)], rows))
+    return Chart(title, about, drawing, TableBlock(["after task", *(f"on task {name}" for name in names)], rows))
 
 
 def curves(
@@ -103,7 +103,7 @@ def curves(
     by_name: Mapping[str, Sequence[Sequence[float | None]]],
     label: str,
     styles: Mapping[str, int] | None = None,
-) -> Figure:
+) -> Chart:
     """A curve for each seed, as shares; drawn as their mean and range, in percent."""
     series, rows = [], []
     longest = max(len(values) for its in by_name.values() for values in its)
@@ -111,7 +111,7 @@ def curves(
         points, cells = [], []
         for task in range(longest):
             known = [100 * v for values in its if task < len(values) and (v := values[task]) is not None]
-            cells.append(percent([v / 100 for v in known]))
+            cells.append(mean_percent([v / 100 for v in known]))
             if known:
                 spread = [short(min(known)), short(max(known))] if len(known) > 1 else []
                 points.append([task + 1, short(mean(known)), *spread])
@@ -123,12 +123,12 @@ def curves(
         "y": {"label": label, "min": 0, "max": 100},
         "series": series,
     }
-    return Figure(title, about, drawing, Table(["", *(f"task {task + 1}" for task in range(longest))], rows))
+    return Chart(title, about, drawing, TableBlock(["", *(f"task {task + 1}" for task in range(longest))], rows))
 
 
 def bars(
     title: str, about: str, names: Sequence[str], values: Mapping[str, Sequence[float]], unit: str, what: str
-) -> Figure:
+) -> Chart:
     drawing = {
         "kind": "bars",
         "x": {"label": unit, "unit": unit, "min": 0},
@@ -139,7 +139,7 @@ def bars(
         ],
     }
     rows = [[name, *(f"{its[number]:.3g}" for its in values.values())] for number, name in enumerate(names)]
-    return Figure(title, about, drawing, Table([what, *(f"{name}, {unit}" for name in values)], rows))
+    return Chart(title, about, drawing, TableBlock([what, *(f"{name}, {unit}" for name in values)], rows))
 
 
 def spans_much(values: Sequence[float]) -> bool:

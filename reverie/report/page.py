@@ -9,19 +9,18 @@ import numpy as np
 import yaml
 
 from reverie import metrics
-from reverie.data.class_names import DASH
+from reverie.config.choices import UPPER_BOUND
 from reverie.errors import UserError, explaining
-from reverie.methods import UPPER_BOUND
 from reverie.report.blocks import (
     WORDS,
     Block,
     Chapter,
-    Figure,
+    Chart,
+    Page,
     Part,
     Picture,
-    Report,
-    Table,
-    Text,
+    TableBlock,
+    TextBlock,
     bars,
     curves,
     heat_map,
@@ -30,16 +29,17 @@ from reverie.report.blocks import (
 )
 from reverie.report.comparison import side_by_side
 from reverie.report.html import whole_page
-from reverie.report.run_reader import Evidence, is_run, runs_in
-from reverie.system import files as disk
-from reverie.tables import rows as tables
-from reverie.tables.rows import Row, percent, size
+from reverie.report.run_reader import RunView, is_run, runs_in
+from reverie.system.files import write_text
+from reverie.tables.formats import Section
+from reverie.tables.rows import Row, mean_percent
+from reverie.text import DASH, byte_size
 
 MOST_POINTS = 400  # of a curve of losses; more would not be seen
-Read = Callable[[Path], Evidence]
+Read = Callable[[Path], RunView]
 
 
-def make(paths: Sequence[Path], read: Read = Evidence.of) -> Report:
+def make_page(paths: Sequence[Path], read: Read = RunView.of) -> Page:
     """A chapter for each run; before them, if there are several or a table is named, all of them side by side."""
     named = [path for path in paths if not _is_table(path)]
     inside = {path: runs_in(path) for path in paths if _is_table(path)}
@@ -49,12 +49,12 @@ def make(paths: Sequence[Path], read: Read = Evidence.of) -> Report:
     single = [read(path) for path in named]
     if len(single) > 1:
         chapters += side_by_side("Side by side", single)
-    chapters += [of_run(evidence) for evidence in single]
+    chapters += [run_chapter(run) for run in single]
     title = chapters[0].title if len(paths) == 1 else f"{len(paths)} runs and tables"
-    return Report(title, chapters)
+    return Page(title, chapters)
 
 
-def check(paths: Sequence[Path]) -> None:
+def check_paths(paths: Sequence[Path]) -> None:
     """There must be something to report."""
     with explaining("read", "Name the folder of a run or of a table."):
         for path in paths:
@@ -68,12 +68,20 @@ def check(paths: Sequence[Path]) -> None:
                 raise UserError(f"There is no run in {path}. Name the folder of a run or of a table.")
 
 
-def write(paths: Sequence[Path], file: Path) -> None:
-    """One page that needs nothing else."""
-    check(paths)
-    page = whole_page(make(paths))
-    with explaining("written", "Choose another --out."):
-        disk.write_text(file, page)
+def write_report(runs: Sequence[Path | str] | Path | str, out: Path | str = "page.html") -> Path:
+    """Gather runs, or a whole table, in one HTML page that needs nothing else; gives its file.
+
+        reverie.write_report("runs/table-cifar100-10", "table.html")
+
+    `runs` are folders of runs or of tables, or result files. A run that is broken or not finished is shown as far as it
+    goes, and the page says what is missing. Raises UserError where there is no run.
+    """
+    paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    check_paths(paths)
+    page, file = whole_page(make_page(paths)), Path(out)
+    with explaining("written", "Choose another `out`."):
+        write_text(file, page)
+    return file
 
 
 def _is_table(path: Path) -> bool:
@@ -83,7 +91,7 @@ def _is_table(path: Path) -> bool:
 # --- one run
 
 
-def of_run(run: Evidence) -> Chapter:
+def run_chapter(run: RunView) -> Chapter:
     parts = [
         Part("Accuracy", [*_matrix_of(run), *_curves_of_run(run), *_forgetting_of(run)], f"{WORDS} All in percent."),
         Part("Losses by phase", _losses_of(run), "Means over an epoch, one task after the other."),
@@ -99,32 +107,31 @@ def of_run(run: Evidence) -> Chapter:
     return Chapter(run.title, about, _tiles(run), [*alone, *run.missing], [part for part in parts if part.blocks])
 
 
-def _tiles(run: Evidence) -> list[tuple[str, str]]:
+def _tiles(run: RunView) -> list[tuple[str, str]]:
     total = sum(sum(parts.values()) for parts in run.seconds)
     if run.result is None:
         known = [value for value in run.accuracy_after if value is not None]
-        return [("accuracy so far", percent(known[-1:])), ("seconds so far", f"{total:.0f}")]
-    figures = run.result["metrics"]
+        return [("accuracy so far", mean_percent(known[-1:])), ("seconds so far", f"{total:.0f}")]
+    row = Row(run.title, [run.result])
     names = {"A_N": "final_accuracy", "average A": "average_incremental_accuracy", "Omega": "omega"}
     names |= {"forgetting": "forgetting"}
-    shown = [(title, percent([figures[name]] if figures[name] is not None else [])) for title, name in names.items()]
-    kept = max((entry["kept_bytes"] for entry in run.result["ledger"]), default=0)
-    return [*shown, ("seconds", f"{total:.0f}"), ("kept", size(kept))]
+    shown = [(title, mean_percent(row.values(name))) for title, name in names.items()]
+    return [*shown, ("seconds", f"{total:.0f}"), ("kept", byte_size(row.cost().kept_bytes))]
 
 
-def _matrix_of(run: Evidence) -> list[Figure]:
+def _matrix_of(run: RunView) -> list[Chart]:
     about = "Accuracy on the test images of each task (%), after each task learned, among all classes seen by then."
     return [heat_map("Accuracy matrix", about, run.matrix)] if run.matrix else []
 
 
-def _curves_of_run(run: Evidence) -> list[Figure]:
+def _curves_of_run(run: RunView) -> list[Chart]:
     """Accuracy and Omega by task, and the upper bound where it is known."""
     shown: dict[str, Sequence[float | None]] = {"accuracy": run.accuracy_after}
-    if run.result is not None and run.result["upper_bound"] is not None:
-        shown["upper bound's accuracy"] = run.result["upper_bound"]["accuracy_after"]
-        shown["Omega"] = run.result["metrics"]["omega_up_to"] or []
-    if run.result is not None and run.result.get("uncorrected_accuracy_after"):
-        shown["accuracy before correction"] = run.result["uncorrected_accuracy_after"]
+    if run.result is not None and run.result.upper_bound is not None:
+        shown["upper bound's accuracy"] = run.result.upper_bound.accuracy_after
+        shown["Omega"] = run.result.metrics.omega_up_to or []
+    if run.result is not None and run.result.uncorrected_accuracy_after:
+        shown["accuracy before correction"] = run.result.uncorrected_accuracy_after
     if not any(value is not None for value in run.accuracy_after):
         return []
     about = "Over all classes seen so far. Omega is the mean share of the upper bound's accuracy up to a task."
@@ -133,7 +140,7 @@ def _curves_of_run(run: Evidence) -> list[Figure]:
     ]
 
 
-def _forgetting_of(run: Evidence) -> list[Figure]:
+def _forgetting_of(run: RunView) -> list[Chart]:
     if run.config is not None and run.config.method == UPPER_BOUND:  # which learns anew each time
         return []
     lost = metrics.forgetting_by_task(np.array(run.matrix, dtype=float))
@@ -143,23 +150,23 @@ def _forgetting_of(run: Evidence) -> list[Figure]:
     return [bars("Forgetting by task", about, list(known), shown, "points", "task")] if known else []
 
 
-def _losses_of(run: Evidence) -> list[Figure]:
+def _losses_of(run: RunView) -> list[Chart]:
     figures = []
     for phase, by_task in run.losses().items():
-        names = dict.fromkeys(name for epochs in by_task.values() for _, losses in epochs for name in losses)
+        names = dict.fromkeys(name for epochs in by_task.values() for event in epochs for name in event.losses)
         points: dict[str, list[list[float]]] = {name: [] for name in names}
         rules, rows, begins = [], [], 0
         every = max(1, sum(map(len, by_task.values())) // MOST_POINTS)
         for task, epochs in by_task.items():
             rules.append([begins + 0.5, f"task {task}"])
-            for number, (epoch, losses) in enumerate(epochs):
+            for number, event in enumerate(epochs):
                 if number % every == 0 or number == len(epochs) - 1:
-                    for name, value in losses.items():
-                        points[name].append([begins + epoch, short(value)])
-            for name in epochs[0][1]:
-                ends = [losses[name] for _, losses in (epochs[0], epochs[-1]) if name in losses]
+                    for name, value in event.losses.items():
+                        points[name].append([begins + event.epoch, short(value)])
+            for name in epochs[0].losses:
+                ends = [event.losses[name] for event in (epochs[0], epochs[-1]) if name in event.losses]
                 rows.append([str(task), name, str(len(epochs)), *(f"{value:.4g}" for value in (ends[0], ends[-1]))])
-            begins += epochs[-1][0]
+            begins += epochs[-1].epoch
         drawing = {
             "kind": "lines",
             "x": {"label": "epochs, one task after the other", "whole": True},
@@ -172,17 +179,17 @@ def _losses_of(run: Evidence) -> list[Figure]:
         }
         header = ["task", "loss", "epochs", "in the first epoch", "in the last epoch"]
         about = "Each is already multiplied by its weight; training minimises their sum."
-        figures.append(Figure(f"Phase “{phase}”", about, drawing, Table(header, rows)))
+        figures.append(Chart(f"Phase “{phase}”", about, drawing, TableBlock(header, rows)))
     return figures
 
 
-def _dreams_of(run: Evidence) -> list[Picture]:
+def _dreams_of(run: RunView) -> list[Picture]:
     return [
         Picture(f"While task {sheet.task} was learned", run.coverage(sheet.task), sheet.png) for sheet in run.sheets
     ]
 
 
-def _cost_of(run: Evidence) -> list[Block]:
+def _cost_of(run: RunView) -> list[Block]:
     if not run.seconds:
         return []
     parts = dict.fromkeys(name for task in run.seconds for name in task)
@@ -191,43 +198,45 @@ def _cost_of(run: Evidence) -> list[Block]:
     blocks: list[Block] = [bars("Seconds by task and part", "", names, values, "s", "task")]
     if run.result is not None:
         row = Row(run.title, [run.result])
-        header, cells = tables.Section("", [row]).cost()
-        blocks.append(Table(header[1:], [line[1:] for line in cells]))
+        header, cells = Section("", [row]).cost()
+        blocks.append(TableBlock(header[1:], [line[1:] for line in cells]))
     return blocks
 
 
-def _ledger_of(run: Evidence) -> list[Block]:
+def _ledger_of(run: RunView) -> list[Block]:
     if run.result is None:
         return []
     rows = [
         [
-            str(entry["task"]),
-            ", ".join(entry["classes"]),
-            str(entry["images_seen"]),
-            f"{entry['keeps']} ({entry['kept_bytes']:,} bytes)",
-            f"{entry['classifier_bytes']:,}",
+            str(entry.task or number),
+            ", ".join(entry.classes or ()),
+            str(entry.images_seen or 0),
+            f"{entry.keeps or DASH} ({entry.kept_bytes or 0:,} bytes)",
+            f"{entry.classifier_bytes or 0:,}",
         ]
-        for entry in run.result["ledger"]
+        for number, entry in enumerate(run.result.ledger, start=1)
     ]
-    return [Table(["task", "classes", "images seen", "kept", "classifier, bytes"], rows)]
+    return [TableBlock(["task", "classes", "images seen", "kept", "classifier, bytes"], rows)]
 
 
-def _origin_of(run: Evidence) -> list[Block]:
+def _origin_of(run: RunView) -> list[Block]:
     blocks: list[Block] = []
-    sessions = run.result.get("sessions", []) if run.result is not None else []
-    sessions = sessions or [event for event in run.events if event["event"] in ("run begins", "goes on")]
-    if sessions:
-        rows = []
-        for session in sessions:
-            where = session.get("environment", {})
-            device = where.get("gpu") or where.get("cpu") or where.get("device") or DASH
-            versions = ", ".join(f"{name} {where[name]}" for name in ("reverie", "torch", "python") if name in where)
-            commit = (where.get("commit") or DASH)[:12]
-            rows.append(
-                [str(session.get("started", DASH)), str(session.get("command", DASH)), device, versions, commit]
-            )
-        blocks.append(Table(["started", "command", "device", "versions", "commit"], rows))
+    rows = []
+    for session in run.sessions:
+        where = session.environment
+        versions = {"reverie": where.reverie, "torch": where.torch, "python": where.python}
+        rows.append(
+            [
+                session.started or DASH,
+                session.command or DASH,
+                where.gpu or where.cpu or where.device or DASH,
+                ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+                (where.commit or DASH)[:12],
+            ]
+        )
+    if rows:
+        blocks.append(TableBlock(["started", "command", "device", "versions", "commit"], rows))
     if run.config is not None:
         plain = run.config.as_dict()
-        blocks.append(Text("Configuration", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)))
+        blocks.append(TextBlock("Configuration", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)))
     return blocks

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from reverie.errors import UserError
-from reverie.report import page as report
-from reverie.report.blocks import Report
-from reverie.report.html import body, whole_page
-from reverie.report.run_reader import Evidence
+from reverie.report.blocks import Page
+from reverie.report.html import page_body, whole_page
+from reverie.report.page import check_paths, make_page
+from reverie.report.run_reader import RunView
 from reverie.runs.shared import UpperBounds
 
 HOST = "127.0.0.1"
@@ -32,27 +33,27 @@ class Watched:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
-        self._known: dict[Path, tuple[Signature, Evidence]] = {}
+        self._known: dict[Path, tuple[Signature, RunView]] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> Report:
+    def look(self) -> Page:
         with self._lock:
             try:
-                return report.make(self.paths, self._read)
+                return make_page(self.paths, self._read)
             except FileNotFoundError:  # deleted while it was looked at
-                return report.make(self.paths, self._read)
+                return make_page(self.paths, self._read)
 
-    def _read(self, path: Path) -> Evidence:
+    def _read(self, path: Path) -> RunView:
         signature = _signature(path)
         known = self._known.get(path)
         if known is None or known[0] != signature:
-            known = self._known[path] = (signature, Evidence.of(path))
+            known = self._known[path] = (signature, RunView.of(path))
         return known[1]
 
 
 def _signature(path: Path) -> Signature:
     """Changes when any file that the page is made of does, or an upper bound is trained beside it."""
-    files = [path] if path.is_file() else [*path.glob("*"), *path.glob("tasks/*/*"), UpperBounds(path).folder]
+    files = [path] if path.is_file() else [*path.glob("*"), *path.glob("tasks/*/*"), UpperBounds(path).cache.folder]
     found = []
     for file in sorted(files):
         try:
@@ -65,28 +66,28 @@ def _signature(path: Path) -> Signature:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: ReportServer
     timeout = 30  # seconds that a silent connection is kept
 
     def do_GET(self) -> None:
         address, _, query = self.path.partition("?")
         if (self.headers.get("Host") or "").partition(":")[0] not in _NAMES:
-            self._answer(403, "text/plain", "Only this machine is answered.")
+            self._respond(403, "text/plain", "Only this machine is answered.")
         elif address == "/":
-            self._answer(200, "text/html", whole_page(self.server.watched.look(), watching=True))
+            self._respond(200, "text/html", whole_page(self.server.watched.look(), watching=True))
         elif address == "/news":
             self._tell(parse_qs(query).get("seen", [""])[0])
         else:
-            self._answer(404, "text/plain", "There is nothing else here.")
+            self._respond(404, "text/plain", "There is nothing else here.")
 
     def _tell(self, seen: str) -> None:
-        news = body(self.server.watched.look())
+        news = page_body(self.server.watched.look())
         if seen == news["version"]:
-            self._answer(204, "text/plain", "")
+            self._respond(204, "text/plain", "")
         else:
-            self._answer(200, "application/json", json.dumps(news))
+            self._respond(200, "application/json", json.dumps(news))
 
-    def _answer(self, code: int, kind: str, content: str) -> None:
+    def _respond(self, code: int, kind: str, content: str) -> None:
         data = content.encode("utf-8", "backslashreplace")
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
@@ -102,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
         """A terminal is no place for a line every other second."""
 
 
-class Server(ThreadingHTTPServer):
+class ReportServer(ThreadingHTTPServer):
+    """Serves the page of runs and tables until it is closed: `with ReportServer(paths, 8765) as server: …`."""
+
     daemon_threads = True
 
     def __init__(self, paths: Sequence[Path], port: int) -> None:
@@ -110,7 +113,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError):
-            raise UserError(f"Port {port} cannot be used. Choose another --port; 0 takes any that is free.") from None
+            raise UserError(f"Port {port} cannot be used. Choose another `port`; 0 takes any that is free.") from None
 
     @property
     def address(self) -> str:
@@ -120,3 +123,22 @@ class Server(ThreadingHTTPServer):
         """A page that was closed in the middle of an answer is nothing to complain of."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
+
+
+def watch(
+    runs: Sequence[Path | str] | Path | str,
+    port: int = 8765,
+    *,
+    ready: Callable[[str], None] = lambda address: print(f"{address} (Ctrl-C ends it)"),  # noqa: T201
+) -> None:
+    """Serve the page of runs or tables to this machine, renewed while they go on, until Ctrl-C.
+
+    `port` 0 takes any that is free; `ready` is told the address. The runs do not notice. Raises UserError where there
+    is no run, or the port is taken.
+    """
+    paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    check_paths(paths)
+    with ReportServer(paths, port) as server:
+        ready(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

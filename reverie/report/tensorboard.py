@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from reverie.engine.observer import Observer
 from reverie.engine.phase import Phase
 from reverie.errors import UserError
-from reverie.learner.checkpoint import RunFolder, read_events
-from reverie.runs.run import RunObserver
+from reverie.learner.events import EpochEnds, PhaseEnds, TaskEnds
+from reverie.learner.folder import RunFolder
 
 FOLDER = "tensorboard"  # inside the run's folder
 
 
-class Mirror(RunObserver):
+class TensorBoardLog(Observer):
     """Follows a run. What happened before is written anew from its events, so that nothing stands there twice."""
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +29,7 @@ class Mirror(RunObserver):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError(
-                "--tensorboard needs the package tensorboard: pip install 'reverie[tensorboard]'."
+                "A log for TensorBoard needs the package tensorboard: pip install 'reverie[tensorboard]'."
             ) from None
         self._open = SummaryWriter
         self.folder = RunFolder(path)
@@ -40,13 +41,13 @@ class Mirror(RunObserver):
         shutil.rmtree(self.folder.path / FOLDER, ignore_errors=True)
         self.writer = self._open(str(self.folder.path / FOLDER))
         self._epochs.clear()
-        for event in read_events(self.folder.events):
-            if event["event"] == "epoch":
-                self._write_losses(event["phase"], event["lr"], event["losses"])
-            elif event["event"] == "phase ends":
-                self._write_summary(event["task"], event["phase"], event["summary"])
-            elif event["event"] == "task ends":
-                self._write_task(event["task"], event["accuracy"])
+        for event in self.folder.events.read(broken=[]):
+            if isinstance(event, EpochEnds):
+                self._write_losses(event.phase, event.lr, event.losses)
+            elif isinstance(event, PhaseEnds):
+                self._write_summary(event.task, event.phase, event.summary)
+            elif isinstance(event, TaskEnds):
+                self._write_task(event.task, event.accuracy)
         self.writer.flush()
 
     # --- the run's calls
@@ -74,9 +75,10 @@ class Mirror(RunObserver):
 
     # --- what is written
 
-    def _write_losses(self, phase: str, lr: float, losses: Mapping[str, float]) -> None:
+    def _write_losses(self, phase: str, lr: float | None, losses: Mapping[str, float]) -> None:
         self._epochs[phase] += 1
-        for name, value in {**losses, "learning_rate": lr}.items():
+        values = dict(losses) if lr is None else {**losses, "learning_rate": lr}
+        for name, value in values.items():
             self.writer.add_scalar(f"{phase}/{name}", value, self._epochs[phase])
 
     def _write_summary(self, task: int, phase: str, summary: Mapping[str, Any]) -> None:
@@ -93,12 +95,17 @@ class Mirror(RunObserver):
 
 
 @contextmanager
-def mirroring(path: Path) -> Iterator[Mirror]:
-    mirror = Mirror(path)
+def tensorboard_log(folder: Path | str) -> Iterator[TensorBoardLog]:
+    """An observer that writes losses, accuracies and dreams of the run in `folder` for TensorBoard.
+
+    with reverie.tensorboard_log("runs/mine") as log:
+        reverie.run(config, "runs/mine", observer=log)
+    """
+    log = TensorBoardLog(Path(folder))
     try:
-        yield mirror
-        if mirror.writer is None:  # the run was finished long ago
-            mirror.begin()
+        yield log
+        if log.writer is None:  # the run was finished long ago
+            log.begin()
     finally:
-        if mirror.writer is not None:
-            mirror.writer.close()
+        if log.writer is not None:
+            log.writer.close()

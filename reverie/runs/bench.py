@@ -5,25 +5,33 @@ Images are noise of the data set's shape and networks are untrained: neither cha
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
+from reverie.config.choices import Precision
+from reverie.config.layers import Settings
 from reverie.config.schema import Config
-from reverie.data.class_names import DASH
 from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import Stream
-from reverie.engine.loop import Engine, Observer, Precision, Snapshot, synchronise
+from reverie.engine.device import find_device, synchronise
+from reverie.engine.loop import Engine
+from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import Phase
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import methods_that_load
-from reverie.runs import configure as experiment
+from reverie.runs.configure import configure, make_stream
+from reverie.system.provenance import Environment, environment
+from reverie.system.records import Record
+from reverie.text import DASH, did_you_mean, markdown_table
 
 SCHEMA = 1
 WARM_UP = 10  # steps that are not counted
@@ -56,8 +64,7 @@ MODES = {
 }
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(Record):
     method: str
     task: int  # counted from 1
     phase: str
@@ -68,44 +75,78 @@ class Measurement:
     setup_seconds: float  # to compile and capture, once a phase
 
 
+class SpeedReport(Record):
+    """What was measured, and where. `print(report)` shows a table."""
+
+    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    preset: str
+    steps: int
+    command: str = ""
+    environment: Environment
+    measurements: list[Measurement]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: milliseconds a step by mode, and how many times faster the last mode is than the first."""
+        modes = [*dict.fromkeys(one.mode for one in self.measurements)]
+        header = ["method", "phase", "task", *(f"{mode}, ms" for mode in modes), "times faster", "images/s", "peak MiB"]
+        rows = []
+        for place in dict.fromkeys((one.method, one.phase, one.task) for one in self.measurements):
+            found = {m.mode: m for m in self.measurements if (m.method, m.phase, m.task) == place}
+            first, last = found[modes[0]], found[modes[-1]]
+            memory = DASH if last.peak_memory_bytes is None else f"{last.peak_memory_bytes / 2**20:.0f}"
+            ratio = f"{first.milliseconds / last.milliseconds:.1f}" if len(modes) > 1 else DASH
+            times = [f"{found[mode].milliseconds:.2f}" for mode in modes]
+            method, phase, task = place
+            rows.append([method, phase, str(task), *times, ratio, f"{last.images_per_second:,.0f}", memory])
+        return header, rows
+
+    def __str__(self) -> str:
+        return markdown_table(*self.table())
+
+
 Report = Callable[[str, str], None]  # told what is measured now, and how far it is: nothing when it begins
 
 
-def measure(
-    preset: str,
-    methods: Sequence[str],
-    tasks: Sequence[int] | None,
-    modes: Sequence[str],
-    steps: int,
-    device: torch.device,
-    settings: Sequence[str] = (),
+def measure_speed(
+    preset: str = "cifar100-10",
+    methods: Sequence[str] = ("base", "lwf", "deepinversion", "abd"),
+    *,
+    tasks: Sequence[int] | None = None,
+    modes: Sequence[str] = ("fp32", "tf32", "fast"),
+    steps: int = 100,
+    settings: Settings = (),
+    device: str = "auto",
+    command: str = "",
     report: Report = lambda what, step: None,
-) -> list[Measurement]:
-    """Time `steps` steps of every phase of the given tasks (counted from 1; none: the second and the last).
+) -> SpeedReport:
+    """Time `steps` training steps of every phase, for each method (or `["all"]`), task and mode of the engine.
 
-    Methods are those named, or `["all"]` of them.
+    `tasks` are counted from 1; left out, they are the second and the last. On a CPU there is one mode, `fp32`.
     """
+    where = find_device(device)
+    for mode in modes:
+        if mode not in MODES:
+            raise UserError(f"`modes` takes {', '.join(MODES)}, not {mode!r}.{did_you_mean(mode, MODES)}")
+    chosen = [MODES[mode] for mode in modes] if where.type == "cuda" else [MODES["fp32"]]
     made: list[Measurement] = []
     for method in methods_that_load() if list(methods) == ["all"] else methods:
-        config = experiment.configure(preset, method, settings=settings)
-        stream = experiment.make_stream(config, noise(config))
-        chosen = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks
-        wrong = [task for task in chosen if not 1 <= task <= len(stream)]
-        if wrong:
-            raise UserError(f"{preset} has tasks 1 to {len(stream)}, not {wrong[0]}.")
-        for mode in modes:
-            for task in chosen:
-                what = f"{method}, task {task}, {MODES[mode].name}"
+        config = configure(preset, method, settings=settings)
+        stream = make_stream(config, noise_dataset(config))
+        numbers = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks
+        if wrong := [task for task in numbers if not 1 <= task <= len(stream)]:
+            raise UserError(f"`tasks`: {preset} has tasks 1 to {len(stream)}, not {wrong[0]}.")
+        for engine_mode in chosen:
+            for task in numbers:
+                what = f"{method}, task {task}, {engine_mode.name}"
                 report(what, "")
-                said = functools.partial(report, what)
-                made += _measure_task(config, stream, task - 1, MODES[mode], steps, device, said)
-    return made
+                made += _measure_task(config, stream, task - 1, engine_mode, steps, where, partial(report, what))
+    return SpeedReport(preset=preset, steps=steps, command=command, environment=environment(where), measurements=made)
 
 
-def noise(config: Config) -> Dataset:
+def noise_dataset(config: Config) -> Dataset:
     """Images of nothing, in the shape of the preset's data set."""
     if config.data.source not in SHAPES:
-        raise UserError(f"reverie bench knows the shapes of {', '.join(SHAPES)}, not of {config.data.source!r}.")
+        raise UserError(f"The shapes of {', '.join(SHAPES)} are known, not that of {config.data.source!r}.")
     classes, channels, size, images = SHAPES[config.data.source]
     size = config.data.size or size
     rng = torch.Generator().manual_seed(0)
@@ -117,7 +158,7 @@ def noise(config: Config) -> Dataset:
 
 def at_task(config: Config, stream: Stream, index: int, device: torch.device) -> tuple[TaskLearner, Iterator[Phase]]:
     """A learner before a task, with the task's phases; the tasks before were not learned."""
-    learner = TaskLearner.fresh(config, experiment.preprocessing(stream), stream.classes_in_all, device)
+    learner = TaskLearner.for_stream(config, stream, device)
     for earlier in stream[:index]:  # not learned, but what would be kept of it is
         learner.method.begin(earlier)
         learner.classifier.grow(earlier.names)
@@ -148,14 +189,14 @@ def _measure_task(
         images = phase.feed.batch_size or config.dream.batch_size or config.train.batch_size
         made.append(
             Measurement(
-                config.method,
-                index + 1,
-                phase.name,
-                mode.name,
-                round(1000 * clock.seconds_a_step, 4),
-                round(images / clock.seconds_a_step, 1),
-                torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-                clock.setup_seconds,
+                method=config.method,
+                task=index + 1,
+                phase=phase.name,
+                mode=mode.name,
+                milliseconds=round(1000 * clock.seconds_a_step, 4),
+                images_per_second=round(images / clock.seconds_a_step, 1),
+                peak_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+                setup_seconds=clock.setup_seconds,
             )
         )
     return made
@@ -184,32 +225,4 @@ class _Clock(Observer):
 
     @property
     def seconds_a_step(self) -> float:
-        return median(after - before for before, after in zip(self.times, self.times[1:], strict=False)) / self.window
-
-
-def rows(measurements: Sequence[Measurement], modes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """A table: milliseconds a step by mode, and how many times faster the last mode is than the first."""
-    names = [MODES[mode].name for mode in modes]
-    header = ["method", "phase", "task", *(f"{name}, ms" for name in names), "times faster", "images/s", "peak MiB"]
-    cells = []
-    for method, phase, task in dict.fromkeys((m.method, m.phase, m.task) for m in measurements):
-        by_mode = {m.mode: m for m in measurements if (m.method, m.phase, m.task) == (method, phase, task)}
-        first, last = by_mode[names[0]], by_mode[names[-1]]
-        memory = DASH if last.peak_memory_bytes is None else f"{last.peak_memory_bytes / 2**20:.0f}"
-        ratio = f"{first.milliseconds / last.milliseconds:.1f}" if len(names) > 1 else DASH
-        times = [f"{by_mode[name].milliseconds:.2f}" for name in names]
-        cells.append([method, phase, str(task), *times, ratio, f"{last.images_per_second:,.0f}", memory])
-    return header, cells
-
-
-def as_json(
-    measurements: Sequence[Measurement], preset: str, steps: int, command: str, environment: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "preset": preset,
-        "steps": steps,
-        "command": command,
-        "environment": dict(environment),
-        "measurements": [asdict(measurement) for measurement in measurements],
-    }
+        return median(after - before for before, after in pairwise(self.times)) / self.window

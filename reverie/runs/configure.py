@@ -1,22 +1,29 @@
-"""What a run is before it begins: its configuration, its name, and the stream that it will learn."""
+"""What a run is before it begins: its configuration, its name, its data set, and the stream that it will learn."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
-from reverie.config import layers as layering
-from reverie.config.layers import setting_keys
-from reverie.config.schema import Config, CoresetConfig, Recipe
-from reverie.data.images import Dataset, pixel_statistics
+from reverie.config.choices import UPPER_BOUND, Recipe
+from reverie.config.layers import (
+    Settings,
+    load_preset,
+    setting_keys,
+    setting_texts,
+    values_of_its_own,
+)
+from reverie.config.schema import Config, CoresetConfig
+from reverie.data.images import Dataset
+from reverie.data.sources import read_dataset
 from reverie.data.stream import Stream, class_order, task_sizes
 from reverie.errors import UserError
-from reverie.methods import UPPER_BOUND, find_method
-from reverie.methods.base import Keeps
-from reverie.nets.classifier import Preprocessing
+from reverie.methods import find_method, methods_that_load
+from reverie.methods.keeps import Keeps
 
 
 def configure(
@@ -25,12 +32,18 @@ def configure(
     *,
     seed: int = 0,
     recipe: Recipe = "paper",
-    settings: Sequence[str] = (),
+    settings: Settings = (),
 ) -> Config:
-    """The configuration of a run: a preset's name or a YAML file, and `section.key=value` settings on top."""
+    """The configuration of a run: a preset's name or a YAML file, a method, and settings on top.
+
+        configure("cifar100-10", "abd", seed=1, settings={"train.epochs": 100, "train.milestones": [50, 80]})
+
+    Settings may also be written as on the command line: `["train.epochs=100"]`. Raises UserError for a preset, a
+    method, a key or a value that cannot be.
+    """
 
     def load(name: str, with_options: bool) -> Config:
-        return layering.load(
+        return load_preset(
             preset,
             method=name,
             find=find_method,
@@ -40,23 +53,42 @@ def configure(
             with_options=with_options,
         )
 
-    said = any(key.startswith("method.") for key in setting_keys(settings))
-    chosen = load(method, method != UPPER_BOUND or said)  # a preset's options are for the others
-    upper_bound = load(UPPER_BOUND, False)
+    has_options = any(key.startswith("method.") for key in setting_keys(settings))
+    chosen = load(method, method != UPPER_BOUND or has_options)  # a preset's options are for the others
+    own_values = values_of_its_own(chosen, load(UPPER_BOUND, False))
     if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
-    return replace(chosen, reference=upper_bound.training_digest())
+    return replace(chosen, own_values=own_values)
 
 
-def folder_name(config: Config, settings: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class MethodInfo:
+    name: str
+    title: str  # as in the paper's tables
+    keeps: str  # from one task to the next, besides the classifier
+    about: str
+
+
+def list_methods() -> list[MethodInfo]:
+    """The methods, those of other packages included, and what each keeps from one task to the next."""
+    found = []
+    for name in methods_that_load():
+        cls = find_method(name)
+        about = (cls.__doc__ or cls.title).strip().partition("\n")[0]
+        found.append(MethodInfo(name, cls.title or name, str(cls.keeps), about))
+    return found
+
+
+def folder_name(config: Config, settings: Settings) -> str:
     """PRESET-METHOD-RECIPE[-changes]-seedK."""
-    method, changes = (re.sub(r"[^\w.,=+-]", "_", text) for text in (config.method, ",".join(settings)))
+    texts = setting_texts(settings)
+    method, changes = (re.sub(r"[^\w.,=+-]", "_", text) for text in (config.method, ",".join(texts)))
     if len(changes) > 80:
-        changes = f"{changes[:60]}~{blake2b(','.join(settings).encode(), digest_size=4).hexdigest()}"
+        changes = f"{changes[:60]}~{blake2b(','.join(texts).encode(), digest_size=4).hexdigest()}"
     return "-".join([config.preset, method, config.recipe, *([changes] if changes else []), f"seed{config.seed}"])
 
 
-def default_folder(config: Config, settings: Sequence[str] = ()) -> Path:
+def default_folder(config: Config, settings: Settings = ()) -> Path:
     """With what a person set, so that a quick look does not stand in the way of the real run."""
     return Path("runs") / folder_name(config, settings)
 
@@ -71,15 +103,20 @@ def choose_classes(config: Config, count: int) -> list[int]:
     return order
 
 
+def load_dataset(
+    config: Config, data: Path | str = "data", reading: Callable[[int, int], None] | None = None
+) -> Dataset:
+    """The data set that a configuration names, from under the folder `data`. `reading(done, total)` is progress.
+
+    Raises UserError where it is not there, or is damaged.
+    """
+    return read_dataset(config.data, Path(data), reading, partial(choose_classes, config))
+
+
 def make_stream(config: Config, dataset: Dataset) -> Stream:
+    """The data set cut into tasks, as the configuration says: `for task in stream`, `stream[:2].test()`."""
     order = choose_classes(config, len(dataset.class_names))
     stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
     if config.stream.take and config.stream.take > len(stream):
         raise UserError(f"stream.take asks for {config.stream.take} tasks; there are {len(stream)}.")
     return stream[: config.stream.take] if config.stream.take else stream
-
-
-def preprocessing(stream: Stream) -> Preprocessing:
-    """As published, or from the first task alone: later images are not known when the first are learned."""
-    mean, deviation = stream.dataset.normalisation or pixel_statistics(stream[0].images)
-    return Preprocessing(stream.dataset.train.shape[1], mean, deviation)

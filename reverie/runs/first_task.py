@@ -13,50 +13,76 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch import nn
 
 from reverie.data.augment import Augmenter
 from reverie.data.feed import DeviceFeed, NoData, StreamingFeed
 from reverie.data.stream import Task
-from reverie.engine.loop import Snapshot, synchronise
+from reverie.engine.device import synchronise
+from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import Phase
 from reverie.errors import Interrupted
-from reverie.learner.checkpoint import Journal, lock_file, read_events
-from reverie.learner.task_learner import LearnerObserver, TaskLearner
+from reverie.learner.checkpoint import Recorder
+from reverie.learner.events import EpochEnds
+from reverie.learner.session import KeptPhase, Session, SharedPhase, TrainedBy
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods.abd import ABD
 from reverie.methods.base import Method
 from reverie.methods.dreamer import Dreamer
-from reverie.system import files as disk
+from reverie.runs.shared import ENTRY, Cache
+from reverie.system.files import read_state, state_bytes
+from reverie.system.locks import Lock
 from reverie.system.provenance import digest
+from reverie.system.records import Record
 
 log = logging.getLogger("reverie")
 FOLDERS = ("first-tasks", "first-dreams")  # by task; beside the run folders that share them
+SNAPSHOT = "snapshot.pt"
 _POLL_SECONDS = 0.2
-FOUND = ("first_task", "first_dreams")  # how a run's result calls them
 # Losses that look at the classifier and the batch, at nothing else, and change neither; a test holds them to it.
 PLAIN_LOSSES = (Method.first_losses, ABD.first_losses_of_every_row)
 _KEYED = {"name", "feed", "losses", "optimizer", "moves", "epochs", "steps", "full_precision"}  # the rest must be unset
 
 
-class FirstTask(LearnerObserver):
+class EpochLosses(Record):
+    epoch: int
+    lr: float | None
+    losses: dict[str, float]
+
+
+class FirstTaskEntry(Record):
+    """A phase that was trained: by whom, how long it took, and its losses."""
+
+    trained_by: TrainedBy
+    seconds: float
+    epochs: list[EpochLosses]
+    session: Session
+
+
+class FirstTask(Observer):
     """Follows one of the first two tasks of a run: finds its first phase trained already, or keeps it for others."""
 
     def __init__(
-        self, beside: Path, task: Task, origin: Sequence[Any], journal: Journal, session: dict[str, Any]
+        self,
+        beside: Path,
+        task: Task,
+        learner: TaskLearner,
+        origin: Sequence[Any],
+        recorder: Recorder,
+        session: Session,
     ) -> None:
         """`origin` says which images the task consists of; `session`, what runs where."""
-        self.folder = beside.resolve().parent / FOLDERS[task.index]
-        self.task, self.journal, self.session = task, journal, session
-        where = {name: value for name, value in session["environment"].items() if name != "commit"}
+        self.cache = Cache(beside, FOLDERS[task.index])
+        self.task, self.learner, self.recorder, self.session = task, learner, recorder, session
+        where = session.environment.replace(commit=None).as_dict()
         self.circumstances = [_code(), where, *origin]
         self._key: str | None = None  # of a phase that is to be kept
-        self._claim: IO[str] | None = None  # to train it: other runs wait for it meanwhile
+        self._claim: Lock | None = None  # to train it: other runs wait for it meanwhile
         self._steps = 0
         self._snapshot: bytes | None = None  # of its last step
         self._seconds = 0.0  # until then
@@ -67,10 +93,10 @@ class FirstTask(LearnerObserver):
     def __exit__(self, *error: object) -> None:
         self._release()
 
-    def snapshot_for(self, number: int, phase: Phase, learner: TaskLearner) -> Snapshot | None:
+    def snapshot_for(self, number: int, phase: Phase) -> Snapshot | None:
         """Not asked in a phase that goes on from its own checkpoint."""
         look = _dream_ingredients if self.task.index else _ingredients
-        ingredients = None if number else look(phase, learner, self.task)
+        ingredients = None if number else look(phase, self.learner, self.task)
         if ingredients is None:
             return None
         key = _short([*self.circumstances, ingredients])
@@ -80,54 +106,57 @@ class FirstTask(LearnerObserver):
             snapshot = self._find(key, phase)
         if snapshot is None:
             self._key = key
-            trained_by = {name: getattr(learner.config, name) for name in ("preset", "method", "recipe", "seed")}
+            config = self.learner.config
+            trained_by = TrainedBy(preset=config.preset, method=config.method, recipe=config.recipe, seed=config.seed)
             # In every checkpoint, so that the phase can be kept even if it is interrupted.
-            self.session["keeping"] = [self.task.index, phase.name, _short(self.circumstances), key, trained_by]
+            self.session.keeping = KeptPhase(
+                task=self.task.index,
+                phase=phase.name,
+                circumstances=_short(self.circumstances),
+                key=key,
+                trained_by=trained_by,
+            )
         else:
             self._release()
         return snapshot
 
-    def _wait_for(self, key: str) -> IO[str]:
+    def _wait_for(self, key: str) -> Lock:
         """While another run trains it; then it is there, or, if that run did not come to its end, ours to train."""
-        claim = self._lock(key)
+        claim = self.cache.lock(key)
         if claim is None:
             what = ("the first task", "the dreams of the first task")[self.task.index]
             log.info("Another run is training %s; this one waits for it.", what)
         while claim is None:
-            if self.journal.stop:
+            if self.recorder.stop:
                 raise Interrupted
             time.sleep(_POLL_SECONDS)
-            claim = self._lock(key)
+            claim = self.cache.lock(key)
         return claim
-
-    def _lock(self, key: str) -> IO[str] | None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return lock_file(self.folder / f"{key}.lock")
 
     def _release(self) -> None:
         """If two runs should get the lock because its file goes away, both train, which is no harm."""
         if self._claim is not None:
-            self._claim.close()
-            with suppress(OSError):
-                Path(self._claim.name).unlink(missing_ok=True)
+            self._claim.release(remove=True)
             self._claim = None
 
     def _find(self, key: str, phase: Phase) -> Snapshot | None:
+        if not self.cache.file(key, ENTRY).is_file():
+            return None
         try:
-            entry = disk.read_json(self.folder / key / "entry.json")
-            snapshot = disk.read_state(self.folder / key / "snapshot.pt")
-            epochs, seconds = [dict(epoch) for epoch in entry["epochs"]], float(entry["seconds"])
-            found = {"key": key, "trained_by": entry["trained_by"], "seconds": seconds}
-        except FileNotFoundError:
-            return None
+            entry = self.cache.entry(key, FirstTaskEntry)
+            snapshot = read_state(self.cache.file(key, SNAPSHOT))
         except Exception as error:  # a damaged file can fail in any way
-            log.warning("The first task in %s cannot be read (%s); it is trained again.", self.folder / key, error)
+            folder = self.cache.folder / key
+            log.warning("The first task in %s cannot be read (%s); it is trained again.", folder, error)
             return None
-        for epoch in epochs:
-            where = {"task": self.task.index + 1, "tasks": self.journal.tasks, "phase": phase.name}
-            self.journal.event("epoch", **where, **epoch)
-        self.journal.add_seconds(phase.name, seconds)  # they count, whoever spent them
-        self.session[FOUND[self.task.index]] = found
+        for epoch in entry.epochs:
+            self.recorder.write_epoch(phase.name, epoch.epoch, epoch.lr, epoch.losses)
+        self.recorder.add_seconds(phase.name, entry.seconds)  # they count, whoever spent them
+        found = SharedPhase(key=key, trained_by=entry.trained_by, seconds=entry.seconds)
+        if self.task.index == 0:
+            self.session.first_task = found
+        else:
+            self.session.first_dreams = found
         return snapshot
 
     def phase_begins(self, phase: Phase, done: int) -> None:
@@ -135,44 +164,38 @@ class FirstTask(LearnerObserver):
         if not 0 < done < self._steps:
             return
         # It was interrupted. What went on elsewhere, or with other code, is right for this run, but nothing to hand on.
-        before = self.journal.sessions[-2].get("keeping") if len(self.journal.sessions) > 1 else None
-        if before and before[:3] == [self.task.index, phase.name, _short(self.circumstances)]:
-            self.session["keeping"] = before
-            self._key = before[3]
-            self._claim = self._lock(before[3])
+        before = self.recorder.sessions[-2].keeping if len(self.recorder.sessions) > 1 else None
+        here = (self.task.index, phase.name, _short(self.circumstances))
+        if before and (before.task, before.phase, before.circumstances) == here:
+            self.session.keeping = before
+            self._key = before.key
+            self._claim = self.cache.lock(before.key)
 
     def step_ends(self, done: int, snapshot: Callable[[], Snapshot]) -> None:
         if self._key is not None and done == self._steps:
-            synchronise(self.journal.device)
-            self._seconds = self.journal.seconds_so_far()  # what comes after the last step, every run does itself
-            self._snapshot = disk.state_bytes(snapshot())  # at once: what a captured step has in memory goes with it
+            synchronise(self.recorder.device)
+            self._seconds = self.recorder.seconds_so_far()  # what comes after the last step, every run does itself
+            self._snapshot = state_bytes(snapshot())  # at once: what a captured step has in memory goes with it
 
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
-        if self._key is None or self._snapshot is None:
+        if self._key is None or self._snapshot is None or self.session.keeping is None:
             return
-        here = ("epoch", self.task.index + 1, phase.name)
-        events = read_events(self.journal.folder.events)
-        epochs = [event for event in events if (event["event"], event.get("task"), event.get("phase")) == here]
-        entry = {
-            "trained_by": self.session.pop("keeping")[4],
-            "seconds": self._seconds,
-            "epochs": [{name: event[name] for name in ("epoch", "lr", "losses")} for event in epochs],
-            "session": self.session,
-        }
-        self._add(self._key, entry, self._snapshot)
+        here = (self.task.index + 1, phase.name)
+        events = [event for event in self.recorder.folder.events.read() if isinstance(event, EpochEnds)]
+        trained_by, self.session.keeping = self.session.keeping.trained_by, None
+        entry = FirstTaskEntry(
+            trained_by=trained_by,
+            seconds=self._seconds,
+            epochs=[
+                EpochLosses(epoch=event.epoch, lr=event.lr, losses=event.losses)
+                for event in events
+                if (event.task, event.phase) == here
+            ],
+            session=self.session,
+        )
+        self.cache.add(self._key, entry, SNAPSHOT, self._snapshot)
         self._key = self._snapshot = None
         self._release()
-
-    def _add(self, key: str, entry: dict[str, Any], snapshot: bytes) -> None:
-        def fill(scratch: Path) -> None:
-            disk.write_bytes(scratch / "snapshot.pt", snapshot)
-            disk.write_json(scratch / "entry.json", entry)
-
-        try:
-            disk.write_folder(self.folder / key, fill)
-        except OSError:
-            if not (self.folder / key / "entry.json").is_file():  # else another run has just put the same there
-                raise
 
 
 def _ingredients(phase: Phase, learner: TaskLearner, task: Task) -> list[Any] | None:
@@ -247,7 +270,7 @@ def _short(facts: Sequence[Any]) -> str:
 def _code() -> str:
     """Of reverie's own source: what other code trained is not the same."""
     content = hashlib.blake2b(digest_size=16)
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]  # all of it, not the room that this file stands in
     for file in sorted(package.rglob("*.py")):
         content.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
     return content.hexdigest()

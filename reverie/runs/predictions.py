@@ -1,4 +1,4 @@
-"""What a classifier said of every test image: one pass, small enough to keep; all figures are derived from it."""
+"""What a classifier predicts for every test image: one pass, small enough to keep; all figures are made of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from reverie.data.images import Images
     from reverie.learner.task_learner import TaskLearner
 
@@ -64,8 +64,12 @@ class Predictions:
             return cls(arrays["label"], arrays["top"], arrays.get("local"), arrays.get("uncorrected"))
 
 
-def judge(learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int | None = None) -> Predictions:
-    """Predict every test image. `sizes` counts classes by task."""
+def predict_test_images(
+    learner: TaskLearner, test: Images, sizes: Sequence[int], batch_size: int | None = None
+) -> Predictions:
+    """`sizes` counts classes by task."""
+    import torch
+
     label = test.labels.numpy().astype(np.int32)
     task = torch.from_numpy(Predictions(label, label[:, None]).tasks(sizes))
     last = torch.tensor(sizes).cumsum(0)[task][:, None]

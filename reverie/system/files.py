@@ -19,18 +19,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reverie.errors import UserError, explaining
+
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Mapping
 
 SCRATCH = ".reverie-"  # how the name of everything begins that is not yet whole
-PART = 12 * 2**20  # bytes of a state in one file at most, so that it travels where large files do not
 
 
 def write_bytes(file: Path, content: bytes | memoryview) -> None:
     """Write beside the file, flush to the disk, then take its place in one move. Who may read it stays as it is."""
-    file = _behind_links(file)
+    file = _resolved(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = _beside(file)
+    scratch = _scratch_name(file)
     try:
         with scratch.open("xb") as stream:
             stream.write(content)
@@ -66,24 +67,9 @@ def read_json(file: Path) -> Any:
 
 
 def write_state(file: Path, state: Mapping[str, Any]) -> None:
-    """A large state lies beside the file in parts that the file names; it takes its place when they are all there."""
-    content = state_bytes(state)
-    parts: dict[str, memoryview] = {}
-    if len(content) > PART:
-        token, whole = secrets.token_hex(4), memoryview(content)
-        begins = range(0, len(content), PART)
-        parts = {f"{file.name}.{token}-{n}": whole[begin : begin + PART] for n, begin in enumerate(begins, start=1)}
-        content = state_bytes({"parts": [*parts], "digest": hashlib.sha256(whole).hexdigest()})
-    try:
-        for name, part in parts.items():
-            write_bytes(file.with_name(name), part)
-        write_bytes(file, content)
-    except BaseException:
-        if not file.exists() or file.read_bytes() != content:  # else they are in use already
-            for name in parts:
-                file.with_name(name).unlink(missing_ok=True)
-        raise
-    _remove_parts(file, but=parts)
+    """A nested state of tensors and plain values, which `read_state` reads back."""
+    write_bytes(file, state_bytes(state))
+    _remove_parts(file)
 
 
 def remove_state(file: Path) -> None:
@@ -91,10 +77,10 @@ def remove_state(file: Path) -> None:
     _remove_parts(file)
 
 
-def _remove_parts(file: Path, but: Container[str] = ()) -> None:
+def _remove_parts(file: Path) -> None:
+    """Version 0.1 wrote a large state in parts beside the file."""
     for part in file.parent.glob(f"{glob.escape(file.name)}.*"):
-        if part.name not in but:
-            part.unlink()
+        part.unlink()
 
 
 def state_bytes(state: Mapping[str, Any]) -> bytes:
@@ -107,6 +93,7 @@ def state_bytes(state: Mapping[str, Any]) -> bytes:
 
 
 def read_state(file: Path) -> dict[str, Any]:
+    """Raises ValueError, which says what is wrong with the file. No code that may be in it is run."""
     state = _unpacked(file.read_bytes())
     if set(state) != {"parts", "digest"}:
         return state
@@ -123,8 +110,9 @@ def _unpacked(content: bytes) -> dict[str, Any]:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             whole = packed.testzip() is None  # torch looks at no checksum
         if whole:
-            state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            return state
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            if isinstance(state, dict):
+                return state
     except pickle.UnpicklingError:  # torch's words would advise to trust the file
         raise ValueError("it holds what reverie does not write") from None
     except Exception:  # a damaged file can fail in any way
@@ -134,10 +122,10 @@ def _unpacked(content: bytes) -> dict[str, Any]:
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder whole: `fill` writes into a scratch folder that then takes its place."""
-    folder = _behind_links(folder)
+    folder = _resolved(folder)
     above = [parent for parent in folder.absolute().parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = _beside(folder)
+    scratch = _scratch_name(folder)
     scratch.mkdir()
     try:
         fill(scratch)
@@ -147,7 +135,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         if not folder.exists():
             scratch.replace(folder)
         elif not _exchange(scratch, folder):
-            aside = _beside(folder)
+            aside = _scratch_name(folder)
             try:
                 folder.replace(aside)
                 scratch.replace(folder)
@@ -175,12 +163,27 @@ def check_writable(folder: Path) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(place))
 
 
-def _beside(place: Path) -> Path:
-    """A name for what is to take that place. What is made under it can be read by whom the system's mask lets read."""
+def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None:
+    """May this file be written? Before the work, not after it.
+
+    No file of the folder of the `model` that is read is ever a target, nor one beside them.
+    """
+    with explaining("written", "Choose another `out`."):
+        if file.is_dir():
+            raise UserError(f"{file} is a folder. Name a file: `out`.")
+        if model is not None and file.resolve().is_relative_to(model.resolve()):
+            raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another `out`.")
+        if file.exists() and not overwrite:
+            raise UserError(f"{file} exists already. Choose another `out`, or say `overwrite`.")
+        check_writable(file.parent)
+
+
+def _scratch_name(place: Path) -> Path:
+    """For what is to take that place. What is made under it can be read by whom the system's mask lets read."""
     return place.with_name(f"{SCRATCH}{place.name}-{secrets.token_hex(4)}")
 
 
-def _behind_links(place: Path) -> Path:
+def _resolved(place: Path) -> Path:
     """Where a link leads to: it is what changes, and the link stays."""
     return place.resolve() if place.is_symlink() else place
 

@@ -12,33 +12,53 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from reverie.system.records import Record
 from reverie.version import __version__
 
 
-def environment(device: Any) -> dict[str, Any]:
+class Environment(Record):
     """Everything a figure may depend on besides the configuration and the data."""
+
+    sparse: ClassVar[bool] = True
+
+    reverie: str | None = None
+    commit: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    torchvision: str | None = None
+    numpy: str | None = None
+    system: str | None = None
+    cpu: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    device: str | None = None
+    gpu: str | None = None
+    cuda: str | None = None
+
+
+def environment(device: Any) -> Environment:
+    """Of this process, at work on the device."""
     import numpy
     import torch
 
-    facts: dict[str, Any] = {
-        "reverie": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "torchvision": version("torchvision"),
-        "numpy": numpy.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": device.type,
-    }
-    if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-        facts["cuda"] = torch.version.cuda
-    return facts
+    on_gpu = device.type == "cuda"
+    return Environment(
+        reverie=__version__,
+        commit=commit(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        torchvision=version("torchvision"),
+        numpy=numpy.__version__,
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        device=device.type,
+        gpu=torch.cuda.get_device_name(device) if on_gpu else None,
+        cuda=torch.version.cuda if on_gpu else None,
+    )
 
 
 def digest(state: Mapping[str, Any]) -> str:
@@ -71,7 +91,7 @@ def _without_folders(word: str) -> str:
 
 def commit() -> str | None:
     """The commit of reverie's own checkout, with a plus sign behind it if files differ; none where it is installed."""
-    source = Path(__file__).resolve().parents[1]
+    source = Path(__file__).resolve().parents[1]  # the package
 
     def git(*words: str) -> str:
         done = subprocess.run(

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import yaml
 
-from reverie.errors import UserError, did_you_mean
+from reverie.errors import UserError
+from reverie.text import did_you_mean
 
 TOLERANCE = 1.5  # percent points that are never a disagreement
 RULE = f"agrees: |ours - paper| <= max({TOLERANCE}, 2 sqrt(s_ours^2 / n_ours + s_paper^2 / n_paper)) percent points"

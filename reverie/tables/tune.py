@@ -8,32 +8,57 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from reverie import seeding
-from reverie.config.layers import parse_setting, setting_keys
-from reverie.config.schema import Config, Recipe
-from reverie.data import sources
+from reverie.config.choices import Recipe
+from reverie.config.layers import Settings, parse_setting, setting_keys, setting_texts
+from reverie.config.schema import Config, flat
 from reverie.data.images import Dataset, Images
-from reverie.engine.loop import find_device
+from reverie.engine.device import find_device
+from reverie.engine.observer import Observer, Observers
 from reverie.errors import Diverged, UserError
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
-from reverie.runs.run import RunObserver
-from reverie.system import files as disk
+from reverie.learner.progress import showing_progress
+from reverie.runs.configure import configure, folder_name, load_dataset, make_stream
+from reverie.runs.run import run
 from reverie.system import provenance
+from reverie.system.files import write_json
+from reverie.system.records import Record, read_record
+from reverie.text import markdown_table
 
-Following = Callable[[str], AbstractContextManager[RunObserver]]
 DECIDING = ("data", "stream", "evaluate")  # sections that decide what is judged
+
+
+class PointRecord(Record):
+    settings: list[str]
+    accuracies: list[float | None]
+
+
+class TuningRecord(Record):
+    """`tune.json`."""
+
+    command: str
+    preset: str
+    method: str
+    folds: int
+    seed: int
+    recipe: str
+    settings: list[str]
+    grid: list[str]
+    chosen: list[str] | None
+    by: str
+    points: list[PointRecord]
+    tasks: int
+    classes: list[int]
+    environment: provenance.Environment
 
 
 @dataclass(frozen=True)
@@ -56,7 +81,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Search:
     """What is searched, and by which rule."""
 
     preset: str
@@ -71,19 +96,19 @@ class Tuning:
         """By the settings of each point."""
         axes = [parse_axis(text) for text in self.grid]
         if not axes:
-            raise UserError("Say what to try, for example --grid train.lr=0.1,0.05.")
+            raise UserError("Say what to try, for example `grid`: train.lr=0.1,0.05.")
         for axis in axes:
             if not {*parse_setting(axis[0])}.isdisjoint(DECIDING):
                 raise UserError(f"{axis[0].partition('=')[0]} decides what is judged, so it cannot be tuned.")
         keys = [axis[0].partition("=")[0] for axis in axes]
         for key in {key for key in keys if keys.count(key) > 1}:
-            raise UserError(f"--grid {key} is given twice; give all its values in one.")
-        for key in setting_keys(self.settings) & setting_keys(value for axis in axes for value in axis):
-            raise UserError(f"{key} is both set and tried: leave it out of --set or of --grid.")
+            raise UserError(f"{key} is given twice in `grid`; give all its values in one.")
+        for key in setting_keys(self.settings) & setting_keys([value for axis in axes for value in axis]):
+            raise UserError(f"{key} is both set and tried: leave it out of `settings` or of `grid`.")
         if self.folds < 2:
-            raise UserError(f"--folds must be 2 or more, not {self.folds}.")
+            raise UserError(f"`folds` must be 2 or more, not {self.folds}.")
         made = {
-            point: experiment.configure(
+            point: configure(
                 self.preset, self.method, seed=self.seed, recipe=self.recipe, settings=[*self.settings, *point]
             )
             for point in itertools.product(*axes)
@@ -100,64 +125,137 @@ class Tuning:
                 differing = " and ".join(f"{a} or {b}" for a, b in zip(twin, point, strict=True) if a != b)
                 raise UserError(
                     f"{differing} is the same run: the method {self.method!r} does not use that setting, or the values "
-                    "are equal. Leave it out of --grid."
+                    "are equal. Leave it out of `grid`."
                 )
 
 
-def search(tuning: Tuning, out: Path, data: Path, device: str, following: Following, command: str) -> list[Point]:
-    """Train every point on every fold, unless it is finished; best first. Writes tune.json."""
-    configs = tuning.configurations()
-    _refuse_to_lose(out / "tune.json", tuning, configs)
+@dataclass(frozen=True)
+class Tuning:
+    """What was found: the points by mean accuracy, the best first. `print(tuning)` shows them."""
+
+    points: Sequence[Point]
+    file: Path
+    record: TuningRecord
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The best settings, as `configure` takes them; none where every point diverged."""
+        best = self.points[0]
+        if None in best.accuracies:
+            return None
+        return {key: value for text in best.settings for key, value in flat(parse_setting(text)).items()}
+
+    def choice(self) -> str:
+        """What was chosen, and by how much."""
+        return _choice(self.points)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.record.as_dict()
+
+    def __str__(self) -> str:
+        rows = [[", ".join(point.settings), str(point)] for point in self.points]
+        return f"{markdown_table(['point', 'A_N'], rows)}\n{self.choice()}\n"
+
+
+def tune_settings(
+    preset: str,
+    grid: Mapping[str, Sequence[Any]] | Sequence[str],
+    method: str = "abd",
+    *,
+    folds: int = 3,
+    seed: int = 0,
+    recipe: Recipe = "paper",
+    settings: Settings = (),
+    out: Path | str | None = None,
+    data: Path | str = "data",
+    device: str = "auto",
+    progress: bool | Console = False,
+    observer: Observer | None = None,
+    command: str = "",
+) -> Tuning:
+    """Find hyperparameters by the paper's rule, without a look at the test images.
+
+        tuning = reverie.tune_settings("cifar100-10", {"method.distillation": [0.01, 0.1, 1]})
+        config = reverie.configure("cifar100-10", settings=tuning.chosen)
+
+    Every point of the grid learns the first half of the tasks, once for each fold: that part of the training images is
+    held out and judged on. The grid may also be written as on the command line: `["train.lr=0.1,0.05"]`. `out` is a
+    folder for the runs and tune.json. Stopped at any moment, the same call goes on. The others are as in `run`.
+    """
+    texts = [f"{key}={_values_text(values)}" for key, values in grid.items()] if isinstance(grid, Mapping) else grid
+    search = Search(preset, method, tuple(texts), folds, seed, recipe, setting_texts(settings))
+    folder = Path(out) if out is not None else Path("runs") / f"tune-{Path(preset).stem}-{method}"
+    configs = search.configurations()
+    _refuse_to_lose(folder / "tune.json", search, configs)
     first = next(iter(configs.values()))
     where = find_device(device)
-    dataset = sources.read(first.data, data, choose=partial(experiment.choose_classes, first))
+    dataset = load_dataset(first, data)
     classes, tasks = first_half(first, dataset)
+    parts = [fold_of(dataset, classes, fold, folds, seed) for fold in range(folds)]
     points = []
-    parts = [fold_of(dataset, classes, fold, tuning.folds, tuning.seed) for fold in range(tuning.folds)]
-    for settings, config in configs.items():
+    for point, config in configs.items():
         shortened = replace(config, stream=replace(config.stream, take=tasks))
+        name = folder_name(config, [*search.settings, *point])
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
-            name = experiment.folder_name(config, [*tuning.settings, *settings])
-            folder = out / f"{name}-fold{fold + 1}of{tuning.folds}"
-            with following(f"{', '.join(settings)} fold {fold + 1}/{tuning.folds}") as observer:
-                try:
-                    result = runs.execute(
-                        shortened,
-                        folder,
-                        device=device,
-                        observer=observer,
-                        command=command,
-                        share_first_task=True,
-                        dataset=part,
-                    )
-                    accuracies.append(result["metrics"]["final_accuracy"])
-                except Diverged:
-                    accuracies.append(None)
-        points.append(Point(settings, tuple(accuracies)))
+            place = folder / f"{name}-fold{fold + 1}of{folds}"
+            with showing_progress(progress, f"{', '.join(point)} fold {fold + 1}/{folds}") as display:
+                accuracies.append(_accuracy(shortened, place, part, device, Observers(observer, display), command))
+        points.append(Point(point, tuple(accuracies)))
     points.sort(key=lambda point: -point.mean)
-    facts = {"tasks": tasks, "classes": list(classes), "environment": provenance.environment(where)}
-    disk.write_json(out / "tune.json", _as_json(tuning, points, command) | facts)
-    return points
+    record = TuningRecord(
+        command=command,
+        **_rule(search),
+        grid=list(search.grid),
+        chosen=list(points[0].settings) if None not in points[0].accuracies else None,
+        by=_choice(points),
+        points=[PointRecord(settings=list(p.settings), accuracies=list(p.accuracies)) for p in points],
+        tasks=tasks,
+        classes=list(classes),
+        environment=provenance.environment(where),
+    )
+    write_json(folder / "tune.json", record.as_dict())
+    return Tuning(points, folder / "tune.json", record)
 
 
-def _refuse_to_lose(file: Path, tuning: Tuning, points: Collection[tuple[str, ...]]) -> None:
+def _values_text(values: Sequence[Any]) -> str:
+    texts = setting_texts({str(number): value for number, value in enumerate(values)})
+    return ",".join(text.partition("=")[2] for text in texts)
+
+
+def _accuracy(
+    config: Config, folder: Path, dataset: Dataset, device: str, observer: Observer, command: str
+) -> float | None:
+    """After the last task; none where training diverged."""
+    try:
+        result = run(
+            config,
+            folder,
+            device=device,
+            observer=observer,
+            command=command,
+            share_first_task=True,
+            dataset=dataset,
+        )
+    except Diverged:
+        return None
+    return result.metrics.final_accuracy
+
+
+def _refuse_to_lose(file: Path, search: Search, points: Collection[tuple[str, ...]]) -> None:
     """Another search may be written down there already. One with further points tells all that it told."""
     if not file.is_file():
         return
-    try:
-        before = disk.read_json(file)
-        known = {tuple(point["settings"]) for point in before["points"]}
-        differing = [name for name, value in _rule(tuning).items() if before[name] != value]
-    except (ValueError, LookupError, TypeError):
-        raise UserError(f"{file} is not what a search wrote. Choose another --out.") from None
+    before = read_record(TuningRecord, file, "Choose another `out`.")
+    known = {tuple(point.settings) for point in before.points}
+    differing = [name for name, value in _rule(search).items() if getattr(before, name) != value]
     if differing or not known <= {*points}:
-        raise UserError(f"{file} holds another search ({', '.join(differing) or 'grid'}). Choose another --out.")
+        raise UserError(f"{file} holds another search ({', '.join(differing) or 'grid'}). Choose another `out`.")
 
 
 def first_half(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], int]:
     """The classes of the first half of the tasks, and how many tasks that is."""
-    stream = experiment.make_stream(config, dataset)
+    stream = make_stream(config, dataset)
     tasks = len(stream) // 2
     if tasks < 2:
         raise UserError(
@@ -197,35 +295,23 @@ def parse_axis(text: str) -> list[str]:
     key, equals, values = text.partition("=")
     choices = [value.strip() for value in re.split(r",(?![^\[]*\])", values)]
     if not equals or not key.strip() or not all(choices):
-        raise UserError(f"--grid wants section.key=value,value, for example train.lr=0.1,0.05, not {text!r}.")
+        raise UserError(f"`grid` wants section.key=value,value, for example train.lr=0.1,0.05, not {text!r}.")
     return [f"{key.strip()}={value}" for value in dict.fromkeys(choices)]
 
 
-def choice(points: Sequence[Point]) -> str:
-    """What was chosen, and by how much."""
+def _choice(points: Sequence[Point]) -> str:
     best, *others = points
     if None in best.accuracies:
         return "Every point diverged; nothing is chosen."
-    said = f"chosen: {', '.join(best.settings)} with {best} %"
+    words = f"chosen: {', '.join(best.settings)} with {best} %"
     if not others or None in others[0].accuracies:
-        return said
+        return words
     lead, next_best = best.mean - others[0].mean, ", ".join(others[0].settings)
-    return f"{said}, {lead:.1f} points ahead of {next_best}" if lead >= 0.05 else f"{said}; {next_best} is as good"
+    return f"{words}, {lead:.1f} points ahead of {next_best}" if lead >= 0.05 else f"{words}; {next_best} is as good"
 
 
-def _rule(tuning: Tuning) -> dict[str, Any]:
+def _rule(search: Search) -> dict[str, Any]:
     """All but the grid."""
-    plain = vars(tuning) | {"settings": list(tuning.settings)}
+    plain = vars(search) | {"settings": list(search.settings)}
     del plain["grid"]
     return plain
-
-
-def _as_json(tuning: Tuning, points: Sequence[Point], command: str) -> dict[str, Any]:
-    return {
-        "command": command,
-        **_rule(tuning),
-        "grid": list(tuning.grid),
-        "chosen": list(points[0].settings) if None not in points[0].accuracies else None,
-        "by": choice(points),
-        "points": [{"settings": list(p.settings), "accuracies": list(p.accuracies)} for p in points],
-    }

@@ -1,6 +1,10 @@
 """`reverie report` and `reverie watch` as a person types them."""
 
+from pathlib import Path
+
 import pytest
+
+from tests.support.mistakes import assert_mistake
 
 
 def test_a_report_is_one_file_whose_name_is_printed(reverie, small_table, tmp_path):
@@ -18,22 +22,30 @@ def test_several_runs_make_one_page(reverie, small_table, tmp_path):
     assert "Base on digits-5, seed 1" in page
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["report"], "Missing argument"),
-        (["report", "nowhere"], "There is no nowhere. Name the folder of a run or of a table."),
-        (["report", "."], "There is no run in ."),
-        (["watch", "nowhere"], "There is no nowhere. Name the folder of a run or of a table."),
-    ],
-)
-def test_a_mistake_is_told_in_a_line_and_leaves_nothing(reverie, tmp_path, words, message):
-    code, _, err = reverie(*words)
-    assert code == 2
-    assert message in err
-    assert list(tmp_path.iterdir()) == []
+MISTAKES = {
+    "report": "Missing argument",
+    "report nowhere": "There is no nowhere. Name the folder of a run or of a table.",
+    "report .": "There is no run in .",
+    "watch": "Missing argument",
+    "watch nowhere": "There is no nowhere. Name the folder of a run or of a table.",
+    "watch . --port x": "Invalid value for '--port'",
+}
 
 
-def test_a_page_that_cannot_be_written_is_a_mistake(reverie, small_table):
-    code, _, err = reverie("report", str(small_table), "--out", "/dev/null/page.html")
-    assert (code, "Choose another --out" in err) == (2, True)
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_a_line_and_leaves_nothing(reverie, words):
+    assert_mistake(reverie, words, MISTAKES[words])
+
+
+def test_what_is_no_run_is_named(reverie, small_table):
+    Path("notes.txt").write_text("something else")
+    model = str(small_table / "abd-seed0" / "model")
+    assert_mistake(reverie, "report notes.txt", "notes.txt is no result file.")
+    assert_mistake(reverie, ["report", model], "model is a model, whose report is its README.md.")
+
+
+def test_a_page_that_cannot_be_written_and_a_port_that_cannot_be_used_are_mistakes(reverie, small_table):
+    run = str(small_table / "abd-seed0")
+    assert_mistake(reverie, ["report", run, "--out", "/dev/null/page.html"], "Choose another --out.")
+    said = "Port 99999999 cannot be used. Choose another --port; 0 takes any that is free."
+    assert_mistake(reverie, ["watch", run, "--port", "99999999"], said)

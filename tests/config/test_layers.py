@@ -1,29 +1,38 @@
 """Layers of a configuration: presets, recipes, files of one's own and settings, and which of them wins."""
 
+import json
+import os
 from dataclasses import dataclass, fields
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reverie.config import layers as layering
-from reverie.config.layers import RELEASED, preset_names
-from reverie.config.schema import RECIPES, Config
-from reverie.config.typed import build
+from reverie.config.choices import RECIPES
+from reverie.config.layers import RELEASED, describe_preset, load_preset, parse_setting, preset_names, setting_texts
+from reverie.config.schema import Config
 from reverie.data.stream import task_sizes
 from reverie.errors import UserError
 from reverie.methods import find_method, method_names
-from reverie.runs.configure import configure, default_folder
+from reverie.runs.configure import configure, default_folder, load_dataset, make_stream
+from reverie.system.records import build
 
 
 @pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("method", method_names())
-def test_every_preset_is_valid_for_every_method_and_recipe(preset, recipe, method):
-    made = configure(preset, method, recipe=recipe)
-    assert Config.from_dict(yaml.safe_load(yaml.safe_dump(made.as_dict()))) == made
-    assert layering.describe_preset(preset)
+def test_a_preset_is_valid_for_every_method_and_recipe(preset):
+    assert describe_preset(preset)
+    for recipe in RECIPES:
+        for method in method_names():
+            made = configure(preset, method, recipe=recipe)
+            assert (made.preset, made.method, made.recipe) == (preset, method, recipe)
+            assert Config.from_dict(json.loads(json.dumps(made.as_dict()))) == made
+        made = configure(preset, "dgr", recipe=recipe, settings={"stream.split": [3, 2], "train.lr": 1e-5})
+        assert Config.from_dict(yaml.safe_load(yaml.safe_dump(made.as_dict()))) == made
 
 
 def test_cifar100_is_trained_as_in_the_paper():
@@ -86,7 +95,7 @@ def test_half_of_the_classes_may_come_first(preset, later):
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_presets_leave_to_the_recipe_what_is_the_recipes(preset):
-    text = yaml.safe_load(layering._preset_folder().joinpath(f"{preset}.yaml").read_text())
+    text = yaml.safe_load(resources.files("reverie.config").joinpath("presets", f"{preset}.yaml").read_text())
     for section, keys in RELEASED.items():
         assert not set(keys) & set(text.get(section, {}))
 
@@ -99,54 +108,97 @@ def test_settings_win_over_the_preset_and_keep_their_type():
     assert configure("digits-5", "abd", settings=["keep=[models]"]).keep == ("models",)
 
 
+def endless_list() -> list:
+    made: list = []
+    made.append(made)
+    return made
+
+
+EPOCHS = "train.epochs must be a whole number from 1 to 1,000,000, not"
+DEEPEST = "[" * 5000
+WRONG_SETTINGS = {
+    "train.epoch=3": "Unknown key 'train.epoch' in the settings. Did you mean 'train.epochs'?",
+    "trian.epochs=3": "Unknown section 'trian' in the settings. Did you mean 'train'?",
+    "epochs=3": "Unknown section 'epochs' in the settings. Did you mean 'train.epochs'?",
+    "train.steps=3": "Unknown key 'train.steps' in the settings. Did you mean 'dream.steps'?",
+    "train.zzz=3": "Unknown key 'train.zzz' in the settings. There are epochs, milestones, gamma, lr, ",
+    "method.distilation=1": "Unknown key 'method.distilation' in the settings. The method 'abd' has no such option. "
+    "Did you mean 'method.distillation'?",
+    "method.mu=1": "Unknown key 'method.mu' in the settings. The method 'abd' has no such option.",
+    "train.epochs=many": f"{EPOCHS} 'many'.",
+    "train.epochs=2.5": f"{EPOCHS} 2.5.",
+    "train.epochs=2.0": f"{EPOCHS} 2.0.",
+    "train.epochs=true": f"{EPOCHS} True.",
+    "train.epochs=0": f"{EPOCHS} 0.",
+    "train.epochs=": f"{EPOCHS} None.",
+    "train.epochs.x=5": f"{EPOCHS} {{'x': 5}}.",
+    "train.epochs=1000001": f"{EPOCHS} 1000001.",
+    "train.batch_size=99999999999999999999": "train.batch_size must be a whole number from 2 to 65,536, not "
+    "99999999999999999999.",
+    "augment.flip=3": "augment.flip must be true or false, not 3.",
+    "dream.life=forever": "dream.life must be one of fresh, carried, not 'forever'.",
+    "engine.precision=fp16": "engine.precision must be one of fp32, tf32, bf16 or null, not 'fp16'.",
+    "evaluate.top=3": "evaluate.top must be one of 1, 5, not 3.",
+    "train.milestones=5": "train.milestones must be a list of whole numbers from 1 to 1,000,000, not 5.",
+    "train.milestones=[9, -5]": "train.milestones must be a list of whole numbers from 1 to 1,000,000, not [9, -5].",
+    "train=5": "'train' in the settings is a section: set one of its keys, such as train.KEY=VALUE.",
+    "train.epochs": "A setting is section.key=value, for example train.epochs=5, not 'train.epochs'.",
+    "=5": "A setting is section.key=value, for example train.epochs=5, not '=5'.",
+    "data.size=1": "data.size must be a whole number from 4 to 4,096 or null, not 1.",
+    "data.size=100000": "data.size must be a whole number from 4 to 4,096 or null, not 100000.",
+    "data.holdout=1": "data.holdout must be a number above 0 and below 1, not 1.",
+    "augment.resized_crop=true": "augment.crop must be 0 beside augment.resized_crop, not 1.",
+    "augment.contrast=1.5": "augment.contrast must be a number from 0 to 1, not 1.5.",
+    "coreset.size=0": "coreset.size must be a whole number from 1 to 10,000,000, not 0.",
+    "keep=[everything]": "keep must be a list of one of models, dreamers, not ['everything'].",
+    "train.momentum=1": "train.momentum must be a number of at least 0 and below 1, not 1.",
+    "train.momentum=-0.1": "train.momentum must be a number of at least 0 and below 1, not -0.1.",
+    "train.gamma=0": "train.gamma must be a number above 0 and at most 1,000, not 0.",
+    "dream.lr=0": "dream.lr must be a number above 0 and at most 1,000, not 0.",
+    "dream.statistics=-50": "dream.statistics must be a number from 0 to 1,000,000,000, not -50.",
+    "dream.noise=1000000000": "dream.noise must be a whole number from 1 to 16,384, not 1000000000.",
+    "train.lr=nan": "train.lr must be a number above 0 and at most 1,000, not 'nan'.",
+    "train.weight_decay=.inf": "train.weight_decay must be a finite number, not inf.",
+    "method.distillation=1e400": "method.distillation must be a finite number, not inf.",
+    f"train.lr={10**400}": "train.lr must be a number above 0 and at most 1,000, not 1000",
+    "train.lr=2020-13-45": "train.lr must be a number above 0 and at most 1,000, not '2020-13-45'.",
+    "train.lr=2020-01-01": "train.lr must be a number above 0 and at most 1,000, not datetime.date(2020, 1, 1).",
+    f"train.epochs={DEEPEST}": "A setting's value cannot be read: it is nested too deeply.",
+    f"train.epochs={DEEPEST[:200]}{']' * 200}": "train.epochs is nested too deeply.",
+    f"train.epochs={'9' * 4000}": f"{EPOCHS} 9999",
+    f"train.epochs={'9' * 5000}": f"{EPOCHS} '9999",
+    f"train.epochs=0x{'f' * 9000}": "train.epochs must be a smaller number.",
+    f"method.distillation={'9' * 4000}": "method.distillation must be a number from 0 to 1,000,000,000, not 9999",
+    "train.epochs=!!bool x": f"{EPOCHS} '!!bool x'.",
+    "data.source=caf\udce9": "data.source holds bytes that are no text: 'caf\\udce9'.",
+}
+
+
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("train.epoch=3", "Did you mean 'train.epochs'"),
-        ("trian.epochs=3", "Did you mean 'train'"),
-        ("epochs=3", "Did you mean 'train.epochs'"),
-        ("method.distilation=1", "Did you mean 'method.distillation'"),
-        ("method.mu=1", "'abd' has no such option"),
-        ("train.epochs=many", r"train.epochs must be a whole number, not 'many'"),
-        ("train.epochs=2.5", r"train.epochs must be a whole number"),
-        ("train.epochs=true", r"train.epochs must be a whole number"),
-        ("train.epochs=0", r"train.epochs must be at least 1"),
-        ("augment.flip=3", r"augment.flip must be true or false"),
-        ("dream.life=forever", "must be one of fresh, carried"),
-        ("evaluate.top=3", "must be one of 1, 5"),
-        ("train.milestones=5", "must be a list"),
-        ("train=5", "is a section"),
-        ("train.epochs", "section.key=value"),
-        ("=5", "section.key=value"),
-        ("data.size=1", "at least 4 pixels"),
-        ("augment.resized_crop=true", "augment.crop must be 0 beside augment.resized_crop"),
-        ("coreset.size=0", "coreset.size must be at least 1"),
-        ("keep=[everything]", "one of models, dreamers"),
-        ("train.epochs.x=5", "train.epochs must be a whole number"),
-        ("train.momentum=1", "train.momentum must be at least 0 and below 1"),
-        ("train.momentum=-0.1", "train.momentum must be at least 0 and below 1"),
-        ("train.gamma=0", "train.gamma must be above 0"),
-        ("dream.lr=0", "dream.lr must be above 0"),
-        ("dream.statistics=-50", "dream.statistics must be 0 or more"),
-        ("train.milestones=[100, -5]", "train.milestones must be 1 or more, each, not -5"),
-        ("train.lr=nan", "train.lr must be a finite number"),
-        ("train.weight_decay=.inf", "train.weight_decay must be a finite number"),
-        ("method.distillation=1e400", "method.distillation must be a finite number"),
-        (f"train.lr={10**400}", "train.lr must be a number"),
-        ("train.lr=2020-13-45", "train.lr must be a number, not '2020-13-45'"),
-    ],
+    ("setting", "message"), WRONG_SETTINGS.items(), ids=[ascii(setting)[:40] for setting in WRONG_SETTINGS]
 )
 def test_a_wrong_setting_is_refused_with_what_to_do(setting, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError) as told:
         configure("digits-5", "abd", settings=[setting])
+    assert str(told.value).startswith(message)
+    assert len(str(told.value)) < 300
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("split", ["9999999x1", "9" * 5000, "9999999x9999999"])
+def test_a_split_that_nothing_could_be_cut_into_is_refused_before_it_is_made(split):
+    config = configure("digits-5", "abd", settings=[f"stream.split={split}"])
+    with pytest.raises(UserError, match=r"^stream\.split .*(asks for .* classes; there are 10|is not understood)"):
+        make_stream(config, load_dataset(config))
 
 
 @pytest.mark.parametrize(
-    "method", [name for name in method_names() if hasattr(find_method(name).Options, "temperature")]
+    "method",
+    [name for name in method_names() if "temperature" in {field.name for field in fields(find_method(name).Options)}],
 )
 def test_a_temperature_is_above_0_whichever_method_it_is_of(method):
     for wrong in ("0", "-2"):
-        with pytest.raises(UserError, match=r"method.temperature must be above 0"):
+        with pytest.raises(UserError, match=r"method.temperature must be a number above 0 and at most .*, not "):
             configure("digits-5", method, settings=[f"method.temperature={wrong}"])
     assert configure("digits-5", method, settings=["method.temperature=0.5"]).options["temperature"] == 0.5
 
@@ -157,8 +209,42 @@ def test_a_temperature_is_above_0_whichever_method_it_is_of(method):
 )
 def test_the_weight_of_a_loss_may_be_0_but_not_less(method, name):
     assert configure("digits-5", method, settings=[f"method.{name}=0"]).options[name] == 0
-    with pytest.raises(UserError, match=f"method.{name} must be 0 or more"):
+    with pytest.raises(UserError, match=f"method.{name} must be a number from 0 to 1,000,000,000, not -1"):
         configure("digits-5", method, settings=[f"method.{name}=-1"])
+
+
+# --- settings as a mapping
+
+
+def test_settings_may_be_a_mapping_or_texts():
+    by_key = {"train.lr": 0.05, "train.milestones": (1, 2), "data.source": "5", "train.even": True, "data.size": None}
+    texts = ["train.lr=0.05", "train.milestones=[1, 2]", "data.source='5'", "train.even=true", "data.size=null"]
+    made = configure("digits-5", "abd", settings=by_key)
+    assert made == configure("digits-5", "abd", settings=texts)
+    assert (made.train.lr, made.train.milestones, made.data.source, made.train.even) == (0.05, (1, 2), "5", True)
+    assert configure("digits-5", "abd", settings="train.epochs=3").train.epochs == 3  # one alone
+
+
+plain = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
+words = st.text(st.characters(codec="utf-8", exclude_categories=("C",)), max_size=8)
+
+
+@hypothesis.settings(deadline=None)
+@given(plain | words | st.lists(plain | words, max_size=3))
+def test_a_value_of_a_mapping_is_what_its_text_says(value):
+    (text,) = setting_texts({"train.lr": value})
+    assert parse_setting(text) == {"train": {"lr": value}}
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, b"x", 10**5000, endless_list()], ids=["object", "set", "bytes", "digits", "endless"]
+)
+def test_a_value_that_no_setting_has_is_refused(value):
+    with pytest.raises(UserError, match=r"^A setting is a number, text, true, false, null or a list, not "):
+        configure("digits-5", "abd", settings={"train.epochs": value})
+
+
+# --- files
 
 
 def test_an_own_file_extends_a_preset(tmp_path):
@@ -194,7 +280,7 @@ def test_a_preset_may_say_more_for_a_recipe_and_for_a_method(tmp_path):
         ("train: {epochs: 2020-13-45}", "mine.yaml is not valid YAML: month must be"),
         ("extends: 5", "'extends' in .*mine.yaml must be one preset's name"),
         ("extends: [digits-5]", "'extends' in .*mine.yaml must be one preset's name"),
-        ("1: 2", "Unknown section 1 in .*mine.yaml"),
+        ("1: 2", "Unknown section '1' in .*mine.yaml"),
         ("recipes:", "'recipes' in .*mine.yaml must hold sections by name"),
         ("recipes: 5", "'recipes' in .*mine.yaml must hold sections by name"),
         ("recipes: {paper: 5}", "recipes.paper of .*mine.yaml must hold sections"),
@@ -253,7 +339,8 @@ def test_a_file_may_set_the_methods_options_and_shares_the_upper_bound(tmp_path)
     for recipe in RECIPES:
         made = configure(str(file), "abd", recipe=recipe, settings=["method.bn_momentum=0.2"])
         assert (made.options["distillation"], made.options["fine_tuning"], made.options["bn_momentum"]) == (0.5, 3, 0.2)
-        assert made.reference == configure(str(plain), "abd", recipe=recipe).reference
+        bound = configure(str(plain), "joint", recipe=recipe)
+        assert made.upper_bound_digest() == bound.upper_bound_digest() == bound.training_digest()
 
 
 def test_a_file_extends_one_beside_it_wherever_one_stands(tmp_path, monkeypatch):
@@ -293,6 +380,14 @@ def test_a_file_that_extends_itself_is_refused(tmp_path, monkeypatch):
         configure("a.yaml", "abd")
 
 
+def test_a_file_whose_name_is_no_text_can_be_run(tmp_path):
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.yaml"))
+    file.write_text("extends: digits-5")
+    made = configure(str(file), "abd")
+    assert made.preset == r"caf\udce9"
+    assert Config.from_dict(json.loads(json.dumps(made.as_dict()))) == made
+
+
 def test_an_unknown_preset_method_or_file_is_refused():
     with pytest.raises(UserError, match="Did you mean 'digits-5'"):
         configure("digit-5", "abd")
@@ -311,7 +406,16 @@ def test_a_methods_own_options_are_typed():
     def find(name):
         return SimpleNamespace(Options=Options, released={}, usual={}) if name == "x" else find_method(name)
 
-    made = layering.load("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
+    made = load_preset("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
     assert made.options == {"sizes": [3], "name": None}
     assert build(Options, made.options).sizes == (3,)
     assert {field.name for field in fields(Options)} == set(made.options)
+    for setting, message in {
+        "method.sizes=[3, a]": "method.sizes must be a list of whole numbers, not [3, 'a'].",
+        "method.name=5": "method.name must be text or null, not 5.",
+        "method.size=[3]": "Unknown key 'method.size' in the settings. The method 'x' has no such option. "
+        "Did you mean 'method.sizes'?",
+    }.items():
+        with pytest.raises(UserError) as told:
+            load_preset("digits-5", method="x", find=find, settings=[setting])
+        assert str(told.value) == message

@@ -1,7 +1,254 @@
-"""What is part of a run's identity, and what is not."""
+"""The typed configuration: bounds on every number, what is part of a run's identity, and which upper bound it has."""
 
-from reverie.config.schema import Config
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.config.schema import (
+    SECTIONS,
+    AugmentConfig,
+    Config,
+    DataConfig,
+    StreamConfig,
+    TrainConfig,
+    as_plain,
+    flat,
+)
+from reverie.data.preprocessing import Preprocessing
+from reverie.errors import UserError
+from reverie.methods import find_method, method_names
 from reverie.runs.configure import configure
+from reverie.system.records import schema_of
+
+# By preset and recipe, computed by version 0.1: digests of how each method trains, and of their upper bound. Results
+# and networks that were kept with it are found by them.
+DIGESTS = json.loads(Path(__file__).with_name("digests_of_0_1.json").read_text())
+
+
+# --- bounds
+
+
+def numbers(schema: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every place in a JSON schema where a number may stand."""
+    if isinstance(schema, Mapping):
+        if schema.get("type") in ("integer", "number") and "enum" not in schema:
+            yield path, schema
+        for key, inner in schema.items():
+            yield from numbers(inner, f"{path}.{key}")
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from numbers(inner, path)
+
+
+def unbounded(schema: Any) -> list[str]:
+    low, high = {"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}
+    return [path for path, number in numbers(schema) if not low & number.keys() or not high & number.keys()]
+
+
+def test_every_number_has_a_lower_and_an_upper_bound():
+    assert len([*numbers(schema_of(Config))]) >= 30
+    assert unbounded(schema_of(Config)) == []
+    for method in method_names():
+        assert unbounded(schema_of(find_method(method).Options)) == [], method
+
+
+def test_the_search_for_numbers_without_bounds_finds_them():
+    """So that the test above can fail."""
+    sizes = schema_of(Preprocessing)["properties"]["mean"]
+    assert unbounded({"properties": {"mean": sizes}}) == [".properties.mean.items"]
+
+
+def test_every_key_says_what_it_means():
+    whole = schema_of(Config)
+    sections = {name: whole["$defs"][whole["properties"][name]["$ref"].rpartition("/")[2]] for name in SECTIONS}
+    sections |= {name: schema_of(find_method(name).Options) for name in method_names()}
+    silent = [
+        f"{name}.{key}"
+        for name, section in sections.items()
+        for key, schema in section.get("properties", {}).items()
+        if not schema.get("description")
+    ]
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(epochs=0), "train.epochs must be a whole number from 1 to 1,000,000, not 0."),
+        (lambda: TrainConfig(0), "train.epochs must be a whole number from 1 to 1,000,000, not 0."),
+        (lambda: TrainConfig(lr="0.1"), "train.lr must be a number above 0 and at most 1,000, not '0.1'."),
+        (lambda: TrainConfig(epoch=1), "Unknown key 'train.epoch'. Did you mean 'train.epochs'?"),
+        (lambda: DataConfig(size=True), "data.size must be a whole number from 4 to 4,096 or null, not True."),
+        (lambda: AugmentConfig(2, resized_crop=True), "augment.crop must be 0 beside augment.resized_crop, not 2."),
+        (lambda: Config("p"), "'method' is missing."),
+        (lambda: Config("p", "m", train=5), "train must be a TrainConfig, not 5."),
+        (lambda: Config("p", "m", seed=2**63), f"seed must be a whole number from {-(2**63 - 1):,} to {2**63 - 1:,}, "),
+        (lambda: Config("p", "m", "papr"), "recipe must be one of paper, released, not 'papr'. Did you mean 'paper'?"),
+    ],
+)
+def test_what_is_made_in_python_is_checked_too(make, message):
+    with pytest.raises(UserError) as told:
+        make()
+    assert str(told.value).startswith(message)
+
+
+def test_what_is_replaced_is_checked_too():
+    config = configure("digits-5", "abd")
+    changed = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=3))
+    assert (changed.train.epochs, changed.train.lr) == (3, config.train.lr)
+    for wrong, message in (
+        (lambda: dataclasses.replace(config.train, epochs=0), "train.epochs must be a whole number from 1"),
+        (lambda: dataclasses.replace(config.train, epoch=3), "Unknown key 'train.epoch'"),
+        (lambda: dataclasses.replace(config, seed="1"), "seed must be a whole number from"),
+        (lambda: dataclasses.replace(config, train={"epochs": 3}), "train must be a TrainConfig"),
+    ):
+        with pytest.raises(UserError, match=message):
+            wrong()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.train.epochs = 3
+
+
+def test_lists_will_do_for_tuples():
+    assert TrainConfig(milestones=[1, 2]).milestones == (1, 2)
+    assert StreamConfig(order=[2, 0, 1], split=[1, 2]) == StreamConfig(order=(2, 0, 1), split=(1, 2))
+    assert Config("p", "m", keep=["models"]).keep == ("models",)
+
+
+# --- other values by key
+
+
+@pytest.mark.parametrize("method", ["abd", "dgr", "joint", "bic"])
+def test_other_values_by_key_make_the_configuration_that_has_them_from_the_start(method):
+    for settings in (
+        {"train.epochs": 3},
+        {"train.weight_decay": 0.5, "train.milestones": [1, 2]},
+        {"keep": ["models"], "data.size": None, "stream.split": [4, 3, 3]},
+        {},
+    ):
+        assert configure("digits-5", method).with_settings(settings) == configure("digits-5", method, settings=settings)
+    if method == "abd":
+        changed = configure("digits-5", method).with_settings({"method.distillation": 0.5})
+        assert changed == configure("digits-5", method, settings={"method.distillation": 0.5})
+
+
+def test_the_one_that_is_changed_stays_as_it_was():
+    config = configure("digits-5", "dgr")
+    before = config.as_dict()
+    config.with_settings({"train.milestones": [1], "method.temperature": 9.0})
+    assert config.as_dict() == before == configure("digits-5", "dgr").as_dict()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train.epoch": 1}, "Unknown key 'train.epoch'. Did you mean 'train.epochs'?"),
+        ({"train.zzz": 1}, "Unknown key 'train.zzz'. There are epochs, milestones, gamma, lr, "),
+        ({"trian.epochs": 1}, "Unknown section 'trian'. Did you mean 'train'?"),
+        ({"epochs": 1}, "Unknown section 'epochs'. There are data, stream, "),
+        ({"seed": 1}, "Unknown section 'seed'."),
+        ({"own_values": {}}, "Unknown section 'own_values'."),
+        ({"train": {"epochs": 1}}, "Unknown key 'train'."),
+        ({"train.epochs.x": 1}, "Unknown key 'train.epochs.x'."),
+        ({"method.name": "lwf"}, "Unknown key 'method.name'."),
+        ({"method.distilation": 1}, "Unknown key 'method.distilation'. Did you mean 'method.distillation'?"),
+        ({"train.epochs": 0}, "train.epochs must be a whole number from 1 to 1,000,000, not 0."),
+        ({"train.epochs": "3"}, "train.epochs must be a whole number from 1 to 1,000,000, not '3'."),
+        ({"train.lr": float("nan")}, "train.lr must be a finite number, not nan."),
+        ({"keep": "models"}, "keep must be a list of one of models, dreamers, not 'models'."),
+        ({"train.lr": 0.1, "dream.noise": 0}, "dream.noise must be a whole number from 1 to 16,384, not 0."),
+    ],
+)
+def test_a_key_or_a_value_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(UserError) as told:
+        configure("digits-5", "abd").with_settings(settings)
+    assert str(told.value).startswith(message)
+
+
+def test_values_by_key_name_every_section_and_no_other():
+    keys = flat(as_plain(Config("p", "m")))
+    assert {key.partition(".")[0] for key in keys if "." in key} == {*SECTIONS}
+    assert keys["train.milestones"] == [100, 150, 200]
+
+
+# --- the upper bound
+
+
+@pytest.mark.parametrize("kept", DIGESTS, ids=lambda kept: f"{kept['preset']} {kept['recipe']}")
+def test_what_version_0_1_kept_is_found_again(kept):
+    found, bounds = {}, set()
+    for method in kept["training"]:
+        config = configure(kept["preset"], method, recipe=kept["recipe"])
+        found[method] = config.training_digest()
+        bounds.add(config.upper_bound_digest())
+    assert found == kept["training"]
+    assert bounds == {kept["upper_bound"]}
+
+
+def test_runs_share_an_upper_bound_only_when_it_would_be_trained_alike():
+    abd, lwf, joint = (configure("digits-5", m).upper_bound_digest() for m in ("abd", "lwf", "joint"))
+    assert abd == lwf == joint == configure("digits-5", "joint").training_digest()
+    same = configure("digits-5", "abd", settings=["method.distillation=3", "dream.steps=9"])
+    assert same.upper_bound_digest() == abd
+    assert configure("digits-5", "abd", settings=["train.epochs=3"]).upper_bound_digest() != abd
+
+
+def bound_with(*settings: str) -> str:
+    """Of the upper bound that somebody trains with these settings."""
+    return configure("digits-5", "joint", settings=settings).training_digest()
+
+
+def test_the_upper_bound_of_a_method_with_values_of_its_own_is_trained_as_others_are():
+    """DGR is defined without weight decay, the upper bound of its runs has the preset's."""
+    dgr = configure("digits-5", "dgr")
+    usual = configure("digits-5", "joint").train.weight_decay
+    assert dgr.own_values == {"train.weight_decay": (0, usual)} and usual > 0
+    assert dgr.upper_bound_digest() == bound_with()
+    assert dgr.upper_bound_digest() != dataclasses.replace(dgr, own_values={}).upper_bound_digest()
+
+
+def again(config: Config) -> Config:
+    return Config.from_dict(json.loads(json.dumps(config.as_dict())))
+
+
+def test_it_stays_the_right_one_when_other_values_are_set():
+    dgr = configure("digits-5", "dgr")
+    faster = dgr.with_settings({"train.epochs": 3})
+    replaced = dataclasses.replace(dgr, train=dataclasses.replace(dgr.train, epochs=3))
+    for config in (faster, replaced, again(faster), again(dgr).with_settings({"train.epochs": 3})):
+        assert config.upper_bound_digest() == bound_with("train.epochs=3")
+        assert config.train.weight_decay == 0
+
+
+def test_a_value_that_a_person_sets_for_the_method_is_set_for_its_upper_bound():
+    dgr = configure("digits-5", "dgr")
+    decayed = dgr.with_settings({"train.weight_decay": 0.5})
+    replaced = dataclasses.replace(dgr, train=dataclasses.replace(dgr.train, weight_decay=0.5))
+    configured = configure("digits-5", "dgr", settings=["train.weight_decay=0.5"])
+    for config in (
+        decayed,
+        replaced,
+        configured,
+        again(decayed),
+        again(dgr).with_settings({"train.weight_decay": 0.5}),
+    ):
+        assert config.upper_bound_digest() == bound_with("train.weight_decay=0.5")
+    even_so = dgr.with_settings({"train.weight_decay": 0.0})  # as it is, but now a person's wish
+    assert even_so.upper_bound_digest() == bound_with("train.weight_decay=0")
+
+
+def test_values_of_ones_own_come_back_from_plain_values_and_are_left_out_where_there_are_none():
+    dgr = configure("digits-5", "dgr")
+    assert again(dgr) == dgr
+    assert dgr.as_dict()["own_values"] == {"train.weight_decay": [0, dgr.own_values["train.weight_decay"][1]]}
+    assert "own_values" not in configure("digits-5", "abd").as_dict()
+    assert "own_values" not in dgr.identity()
+
+
+# --- identity
 
 
 def test_how_images_are_stored_matters_to_resized_crops_alone():
@@ -26,11 +273,14 @@ def test_the_coresets_size_is_the_presets_and_counts_only_where_one_is_kept():
     assert configure("digits-5", "bic").coreset.size == 100
     bic, larger = (configure("digits-5", "bic", settings=[f"coreset.size={size}"]) for size in (100, 200))
     assert bic.differences(larger) == {"coreset.size": (100, 200)}
-    assert bic.reference == larger.reference
+    assert bic.upper_bound_digest() == larger.upper_bound_digest()
     assert configure("cifar100-10", "bic").options["correction_lr"] == 0.001
     assert configure("cifar100-10", "e2e").options["balancing_lr"] == 0.001
     abd, same = (configure("digits-5", "abd", settings=[f"coreset.size={size}"]) for size in (100, 200))
     assert abd.identity() == same.identity()
+
+
+# --- files of earlier versions
 
 
 def test_a_configuration_from_before_there_were_coresets_is_the_same_run():
@@ -40,8 +290,23 @@ def test_a_configuration_from_before_there_were_coresets_is_the_same_run():
     assert not new.differences(Config.from_dict(old))
 
 
-def test_runs_share_an_upper_bound_only_when_it_would_be_trained_alike():
-    abd, lwf, joint = (configure("digits-5", m).reference for m in ("abd", "lwf", "joint"))
-    assert abd == lwf == joint
-    assert configure("digits-5", "abd", settings=["method.distillation=3", "dream.steps=9"]).reference == abd
-    assert configure("digits-5", "abd", settings=["train.epochs=3"]).reference != abd
+def test_a_configuration_of_version_0_1_which_held_the_digest_of_its_upper_bound_is_read():
+    new = configure("digits-5", "abd")
+    assert Config.from_dict({**new.as_dict(), "reference": new.upper_bound_digest()}) == new
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": None}, "'method.name' is missing"),
+        ({"method": {}}, "'method.name' is missing"),
+        ({"method": {"name": 5}}, "'method.name' is missing"),
+        ({"preset": 5}, "preset must be text, not 5"),
+        ({"trian": {}}, "Unknown key 'trian'. Did you mean 'train'"),
+        ({"train": {"epoch": 1}}, "Unknown key 'train.epoch'. Did you mean 'train.epochs'"),
+        ({"own_values": {"train.lr": 1}}, "own_values.train.lr must be a list of 2, not 1"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Config.from_dict({**configure("digits-5", "abd").as_dict(), **changes})

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reverie.config import schema as config
+import reverie
+from reverie.config.schema import SECTIONS, Config
 from reverie.methods import find_method, method_names
-from reverie.runs import configure as experiment
+from reverie.runs.configure import configure
+from reverie.runs.settings import renewed_settings
 
-PAGE = (Path(config.__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+PAGE = (Path(reverie.__file__).parents[1] / "docs" / "settings.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (?:`([\w-]+)` \| )?`([\w.]+)` \| `([^`]*)` \|", PAGE, re.MULTILINE)
 
 
@@ -20,12 +22,8 @@ def plain(values):
 
 
 def test_every_key_stands_there_with_its_default():
-    usual = config.Config("any", "any")
-    ours = {
-        f"{section}.{name}": value
-        for section in config.SECTIONS
-        for name, value in vars(getattr(usual, section)).items()
-    }
+    usual = Config("any", "any")
+    ours = {f"{section}.{name}": value for section in SECTIONS for name, value in vars(getattr(usual, section)).items()}
     told = {key: yaml.safe_load(text) for method, key, text in ROWS if not method}
     assert told == plain(ours | {"keep": usual.keep})
 
@@ -37,6 +35,11 @@ def test_every_option_of_every_method_stands_there_with_its_default():
         for option in dataclasses.fields(find_method(name).Options)
     }
     assert {(method, key): yaml.safe_load(text) for method, key, text in ROWS if method} == ours
+
+
+def test_its_tables_are_those_that_are_made_of_the_configuration():
+    """`reverie.runs.settings.renew_settings_page` makes them anew."""
+    assert renewed_settings(PAGE) == PAGE
 
 
 @pytest.mark.parametrize(
@@ -51,5 +54,5 @@ def test_every_option_of_every_method_stands_there_with_its_default():
 def test_the_file_that_it_shows_does_what_it_says(tmp_path, method, recipe, key, value):
     shown = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(shown[1], "utf-8")
-    made = experiment.configure(str(tmp_path / "mine.yaml"), method, recipe=recipe)
+    made = configure(str(tmp_path / "mine.yaml"), method, recipe=recipe)
     assert made.flat_identity()[key] == value

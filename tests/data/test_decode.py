@@ -1,4 +1,4 @@
-"""Decoding by threads: in order, and without waiting for what nobody wants any more."""
+"""Images of every kind become pixels of one kind: by threads, in order, without waiting for what nobody wants."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from reverie.data.decode import AHEAD, NotAnImage, _threads, by_threads, decode, pixels_of
-from tests.conftest import as_nobody
+from tests.support.processes import as_nobody
 
 
 def test_what_threads_make_comes_in_order():
@@ -89,12 +89,48 @@ def test_an_opened_image_is_turned_as_a_file_is(tmp_path, orientation):
         assert (pixels_of(opened) == decode(tmp_path / "x.png", 8)[0]).all()
 
 
+@pytest.mark.parametrize(
+    ("image", "value"),
+    [
+        (Image.fromarray(np.full((9, 9), 40000, np.uint16)), round(40000 / 65535 * 255)),
+        (Image.new("RGBA", (9, 9), (10, 20, 30, 0)), 255),  # clear: what lies behind is white
+        (Image.new("L", (9, 9), 77), 77),
+        (Image.fromarray(np.full((9, 9), 0.5, np.float32)), 128),
+        (Image.new("I", (9, 9), 30000), round(30000 / 65535 * 255)),
+    ],
+)
+def test_pixels_keep_their_brightness_through_conversion(tmp_path, image, value):
+    file = tmp_path / f"x.{'tiff' if image.mode in 'FI' else 'png'}"
+    image.save(file)
+    pixels, _ = decode(file, 8)
+    assert pixels.shape == (3, 8, 8)
+    assert abs(int(pixels.mean()) - value) <= 1
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    image = Image.new("RGB", (16, 16), "black")
+    image.paste("white", (0, 0, 16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # taken upside down
+    image.save(tmp_path / "x.png", exif=exif)
+    pixels, _ = decode(tmp_path / "x.png", 16)
+    assert pixels[:, 0].max() < 20
+    assert pixels[:, 15].min() > 235
+
+
+def test_dark_images_of_16_bits_stay_dark_in_either_byte_order(tmp_path):
+    values = np.full((9, 9), 200, np.uint16)
+    Image.fromarray(values).save(tmp_path / "little.tiff")
+    Image.frombytes("I;16B", (9, 9), values.astype(">u2").tobytes()).save(tmp_path / "big.tiff")
+    assert [int(decode(tmp_path / f"{name}.tiff", 8)[0].max()) for name in ("little", "big")] == [1, 1]
+
+
 def test_a_file_that_cannot_be_read_is_not_said_to_be_no_image(tmp_path):
     with pytest.raises(NotAnImage, match=r"^cannot be read: No such file or directory$"):
         decode(tmp_path / "gone.png", 8)
-    (tmp_path / "disk.png").symlink_to("/proc/self/mem")  # whose first bytes cannot be read
+    (tmp_path / "unreadable.png").symlink_to("/proc/self/mem")  # whose first bytes cannot be read
     with pytest.raises(NotAnImage, match=r"^cannot be read: Input/output error$"):
-        decode(tmp_path / "disk.png", 8)
+        decode(tmp_path / "unreadable.png", 8)
     (tmp_path / "notes.png").write_text("no image")
     with pytest.raises(NotAnImage, match=r"^is not an image that can be read$"):
         decode(tmp_path / "notes.png", 8)
@@ -112,9 +148,9 @@ import sys
 from pathlib import Path
 import numpy as np
 from reverie.data.folder import read_folder
-from reverie.data.inputs import as_material, as_pixels
+from reverie.data.inputs import as_inputs, as_pixels
 
-as_material(sys.argv[1]).look()
+as_inputs(sys.argv[1]).look()
 print(len(read_folder(Path(sys.argv[1]), size=8).train))
 protected = np.zeros((8, 8, 3), np.uint8)
 protected.flags.writeable = False

@@ -12,10 +12,9 @@ import pytest
 
 from reverie.config.schema import DataConfig
 from reverie.data import download
-from reverie.data.sources import ARCHIVES, Archive, read
+from reverie.data.sources import ARCHIVES, Archive, read_dataset
 from reverie.errors import UserError
-from tests.data.test_imagenet import write_tiny_imagenet
-from tests.data.test_sources import write_cifar100
+from tests.support.images import write_cifar100, write_tiny_imagenet
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_failure_names_every_address_and_leaves_nothing(archive, tmp_path, serve
     message = str(failure.value)
     assert "404" in message or "not found" in message.lower()
     assert "differs from the official one" in message
-    assert "--mirror" in message
+    assert "Try another address: `mirrors`." in message
     assert not (tmp_path / "data").exists()
     (tmp_path / "data").mkdir()  # somebody's own stays
     with pytest.raises(UserError):
@@ -100,7 +99,7 @@ def test_failure_names_every_address_and_leaves_nothing(archive, tmp_path, serve
 def test_a_place_that_cannot_be_written_is_an_error(archive, tmp_path):
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", tmp_path / "file" / "data"):
-        with pytest.raises(UserError, match=r"file.* cannot be written: .*\. Choose another --data"):
+        with pytest.raises(UserError, match=r"file.* cannot be written: .*\. Choose another `data`"):
             download.fetch("cifar100", root)
 
 
@@ -135,7 +134,7 @@ def test_tiny_imagenet_is_fetched_from_its_zip_and_its_images_are_counted(server
     small = replace(ARCHIVES["tinyimagenet"], url=f"{address}/{packed.name}", md5=md5, images=28)
     monkeypatch.setitem(ARCHIVES, "tinyimagenet", small)
     target = download.fetch("tinyimagenet", tmp_path / "data")
-    assert len(read(DataConfig(source="tinyimagenet"), tmp_path / "data").train) == 16
+    assert len(read_dataset(DataConfig(source="tinyimagenet"), tmp_path / "data").train) == 16
     next((target / "val" / "images").iterdir()).unlink()
     assert download.damaged_files("tinyimagenet", target) == ["27 of 28 images"]
     download.fetch("tinyimagenet", tmp_path / "data", [f"{address}/{packed.name}"])

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from reverie.config.schema import AugmentConfig
-from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.augment import Augmenter
 from reverie.data.feed import DeviceFeed, NoData, Source, StreamingFeed, make_feed
 from reverie.data.folder import read_folder
 from reverie.data.images import DiskImages, MemoryImages
+from reverie.data.preprocessing import Normaliser
 
 CPU = torch.device("cpu")
 PLAIN = Augmenter(AugmentConfig(), Normaliser((0.0,), (1.0,)))

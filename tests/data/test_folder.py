@@ -79,39 +79,6 @@ def test_odd_images_are_converted_and_it_is_said_once(photos, caplog):
         assert kind in said[0]
 
 
-@pytest.mark.parametrize(
-    ("image", "value"),
-    [
-        (Image.fromarray(np.full((9, 9), 40000, np.uint16)), round(40000 / 65535 * 255)),
-        (Image.new("RGBA", (9, 9), (10, 20, 30, 0)), 255),  # clear: what lies behind is white
-        (Image.new("L", (9, 9), 77), 77),
-        (Image.fromarray(np.full((9, 9), 0.5, np.float32)), 128),
-        (Image.new("I", (9, 9), 30000), round(30000 / 65535 * 255)),
-    ],
-)
-def test_pixels_keep_their_brightness_through_conversion(tmp_path, image, value):
-    from reverie.data.decode import decode
-
-    file = tmp_path / f"x.{'tiff' if image.mode in 'FI' else 'png'}"
-    image.save(file)
-    pixels, _ = decode(file, 8)
-    assert pixels.shape == (3, 8, 8)
-    assert abs(int(pixels.mean()) - value) <= 1
-
-
-def test_a_photograph_is_turned_upright(tmp_path):
-    from reverie.data.decode import decode
-
-    image = Image.new("RGB", (16, 16), "black")
-    image.paste("white", (0, 0, 16, 8))
-    exif = Image.Exif()
-    exif[0x0112] = 3  # taken upside down
-    image.save(tmp_path / "x.png", exif=exif)
-    pixels, _ = decode(tmp_path / "x.png", 16)
-    assert pixels[:, 0].max() < 20
-    assert pixels[:, 15].min() > 235
-
-
 def test_files_that_are_no_images_are_skipped_by_name(photos, caplog):
     (photos / "apple" / "notes.txt").write_text("not an image")
     whole = (photos / "banana" / "0.jpg").read_bytes()
@@ -293,12 +260,3 @@ def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
         file.write_text("broken")
     with pytest.raises(UserError, match=r"'apple'.*a single image that can be read"):
         read_folder(photos, size=16)
-
-
-def test_dark_images_of_16_bits_stay_dark_in_either_byte_order(tmp_path):
-    from reverie.data.decode import decode
-
-    values = np.full((9, 9), 200, np.uint16)
-    Image.fromarray(values).save(tmp_path / "little.tiff")
-    Image.frombytes("I;16B", (9, 9), values.astype(">u2").tobytes()).save(tmp_path / "big.tiff")
-    assert [int(decode(tmp_path / f"{name}.tiff", 8)[0].max()) for name in ("little", "big")] == [1, 1]

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,59 +9,20 @@ import torch
 from PIL import Image
 
 from reverie.config.schema import DataConfig
-from reverie.data import imagenet, sources
+from reverie.data import imagenet
 from reverie.data.images import DiskImages, MemoryImages
+from reverie.data.sources import read_dataset
 from reverie.errors import UserError
-from reverie.runs import configure as experiment
-
-WNIDS = ("n01443537", "n02012849", "n03126707", "n04067472")  # in sorted order
-WORDS = ("goldfish, Carassius auratus", "crane", "crane", "reel")
-
-
-def write_jpeg(file: Path, label: int, number: int, width: int, height: int, mode: str = "RGB") -> None:
-    """Noise in a colour of the class."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng([label, number]).integers(0, 60, (height, width, 3), dtype=np.uint8)
-    pixels += np.array([(180, 0, 0), (0, 180, 0), (0, 0, 180), (180, 180, 0)][label], np.uint8)
-    Image.fromarray(pixels).convert(mode).save(file)
-
-
-def write_tiny_imagenet(root: Path, layout: str = "official") -> Path:
-    """Layouts of val/: `official`, or rearranged by class as `by class` or `by class, images`."""
-    folder = root / "tiny-imagenet-200"
-    annotations, number = [], 0
-    for label, wnid in enumerate(WNIDS):
-        for i in range(4):
-            write_jpeg(folder / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", label, i, 64, 64)
-        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("not an image")
-        for i in range(3):
-            below = {"official": "images", "by class": wnid, "by class, images": f"{wnid}/images"}[layout]
-            write_jpeg(folder / "val" / below / f"val_{number}.JPEG", label, 10 + i, 64, 64)
-            annotations.append(f"val_{number}.JPEG\t{wnid}\t0\t32\t44\t62\n")
-            number += 1
-    (folder / "val" / "val_annotations.txt").write_text("".join(annotations))
-    (folder / "wnids.txt").write_text("\n".join(reversed(WNIDS)))
-    lines = [f"{wnid}\t{words}\n" for wnid, words in zip(WNIDS, WORDS, strict=True)]
-    (folder / "words.txt").write_text("".join([*lines, "n00001740\tentity\n"]))
-    return folder
-
-
-def write_imagenet(root: Path, per_class: int = 6) -> Path:
-    folder = root / "imagenet"
-    for label, wnid in enumerate(WNIDS):
-        for i in range(per_class):
-            write_jpeg(folder / "train" / wnid / f"{wnid}_{i}.JPEG", label, i, 40 + 8 * i, 48)
-        for i in range(2):
-            write_jpeg(folder / "val" / wnid / f"ILSVRC2012_val_{label}{i}.JPEG", label, 10 + i, 64, 48)
-    return folder
+from reverie.runs.configure import choose_classes, configure, make_stream
+from tests.support.images import WNIDS, write_imagenet, write_jpeg, write_tiny_imagenet
 
 
 def read_tiny(root, **settings):
-    return sources.read(DataConfig(source="tinyimagenet", **settings), root)
+    return read_dataset(DataConfig(source="tinyimagenet", **settings), root)
 
 
 def read_imagenet(root, choose=None, **settings):
-    return sources.read(DataConfig(source="imagenet", **settings), root, None, choose)
+    return read_dataset(DataConfig(source="imagenet", **settings), root, None, choose)
 
 
 def colour(pixels):
@@ -159,7 +119,9 @@ def test_validation_images_and_their_list_must_agree(tmp_path):
 
 
 def test_missing_data_say_where_to_get_them_and_where_to_put_them(tmp_path):
-    with pytest.raises(UserError, match=r"reverie data get tinyimagenet .*http://cs231n\.stanford\.edu/tiny-imagenet"):
+    with pytest.raises(
+        UserError, match=r"`download_dataset\(.tinyimagenet., .*http://cs231n\.stanford\.edu/tiny-imagenet"
+    ):
         read_tiny(tmp_path)
     with pytest.raises(
         UserError, match=r"image-net\.org/download.*\n?.*imagenet holds train/WNID/\*\.JPEG and val/WNID"
@@ -190,10 +152,10 @@ def test_only_the_classes_of_the_stream_are_opened(tmp_path, monkeypatch):
     opened, look = set(), imagenet.files_below
     monkeypatch.setattr(imagenet, "files_below", lambda folder: opened.add(folder.name) or look(folder))
     settings = ["stream.order=[2, 0, 1]", "stream.classes=2", "stream.split=2", "data.size=32"]
-    config = experiment.configure("imagenet50-5", "base", settings=settings)
-    data = read_imagenet(tmp_path, lambda count: experiment.choose_classes(config, count), size=32)
+    config = configure("imagenet50-5", "base", settings=settings)
+    data = read_imagenet(tmp_path, lambda count: choose_classes(config, count), size=32)
     assert opened == {WNIDS[0], WNIDS[2]}
-    stream = experiment.make_stream(config, data)
+    stream = make_stream(config, data)
     assert stream.class_names == (WNIDS[2], WNIDS[0])
     for task in stream:
         assert task.images.labels.tolist() == [task.index] * 6
@@ -201,8 +163,8 @@ def test_only_the_classes_of_the_stream_are_opened(tmp_path, monkeypatch):
 
 
 def test_the_preset_takes_fifty_of_a_thousand_classes_in_icarls_order():
-    config = experiment.configure("imagenet50-5", "abd")
-    order = experiment.choose_classes(config, 1000)
+    config = configure("imagenet50-5", "abd")
+    order = choose_classes(config, 1000)
     assert len(order) == 50
     assert order[:5] == [54, 7, 894, 512, 126]  # as others print it
 

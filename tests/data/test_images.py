@@ -1,14 +1,18 @@
-"""Sets of images that are joined: partly in memory, partly on disk, read as one."""
+"""Sets of images: their size, their fingerprint, and several that are read as one, in memory or on disk."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.config.schema import AugmentConfig
-from reverie.data.augment import DRAWS, Augmenter, Normaliser
+from reverie.data.augment import Augmenter
+from reverie.data.draws import DRAWS
 from reverie.data.feed import DeviceFeed, Source, StreamingFeed, make_feed
 from reverie.data.folder import read_folder
-from reverie.data.images import JoinedImages, MemoryImages, join
+from reverie.data.images import MOST_BYTES, Dataset, JoinedImages, MemoryImages, join
+from reverie.data.preprocessing import Normaliser
+from reverie.errors import UserError
 
 
 def numbered(count, first=0):
@@ -56,3 +60,39 @@ def test_a_feed_of_images_on_disk_and_in_memory_is_the_feed_of_all_in_memory(pho
             a, b = streamed.draw(), held.draw()
             assert torch.equal(a.images, b.images)
             assert torch.equal(a.labels, b.labels)
+
+
+def test_the_fingerprint_sees_a_single_pixel_a_label_and_a_name():
+    def fingerprint(**changes):
+        parts = {"train": numbered(5), "test": numbered(3), "class_names": ("a", "b")} | changes
+        return Dataset("numbers", normalisation=None, **parts).fingerprint()
+
+    before, other = fingerprint(), numbered(3)
+    other.pixels[2, 0, 0, 0] ^= 1
+    assert fingerprint(test=other) != before
+    assert fingerprint(test=numbered(3).relabel(torch.tensor([0, 1, 1]))) != before
+    assert fingerprint(class_names=("a", "c")) != before
+    assert fingerprint() == before
+
+
+def test_a_name_that_is_no_text_has_a_fingerprint():
+    """As Python gives the names of folders whose bytes are not UTF-8."""
+    one, other = (Dataset("x", numbered(2), numbered(1), (name, "b"), None) for name in ("caf\udce9", "café"))
+    assert one.fingerprint() != other.fingerprint()
+
+
+def test_images_that_no_memory_would_hold_are_refused_before_they_are_made():
+    side = int((MOST_BYTES / 40) ** 0.5) + 1
+    with pytest.raises(UserError, match=rf"40 images of {side} pixels a side would take 17.2 GB .* smaller data.size"):
+        numbered(40).resized(side)
+    assert numbered(40).resized(4).shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels"),
+    [(torch.zeros(2, 1, 4, 4), 2), (torch.zeros(2, 4, 4).byte(), 2), (torch.zeros(2, 1, 4, 4).byte(), 3)],
+    ids=["floats", "no channels", "another number of labels"],
+)
+def test_pixels_and_labels_must_belong_together(pixels, labels):
+    with pytest.raises(ValueError, match="pixels must be uint8"):
+        MemoryImages(pixels, torch.zeros(labels).long())

@@ -1,11 +1,14 @@
 """Streams: class orders, splits, and what a method may see."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.data.images import Dataset, MemoryImages
+from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import PastTask, Stream, class_order, task_sizes
 from reverie.errors import UserError
 
@@ -33,7 +36,7 @@ def test_natural_order_and_a_list():
     assert class_order([2, 0], 4, seed=3) == [2, 0]
 
 
-@pytest.mark.parametrize("order", ["sorted", "seed:x", [0, 0, 1], [0, 9], []])
+@pytest.mark.parametrize("order", ["sorted", "seed:x", f"seed:{'9' * 5000}", [0, 0, 1], [0, 9], []])
 def test_an_order_that_makes_no_sense_is_refused(order):
     with pytest.raises(UserError, match=r"stream\.order"):
         class_order(order, 4, seed=0)
@@ -52,7 +55,21 @@ def test_splits():
     assert task_sizes([4, 3, 3], 10) == [4, 3, 3]
 
 
-@pytest.mark.parametrize(("split", "classes"), [(3, 10), (0, 10), ("50+5x10", 60), ("ten", 10), ([5, 0], 10), ([], 10)])
+@pytest.mark.parametrize(
+    ("split", "classes"),
+    [
+        (3, 10),
+        (0, 10),
+        (10**6, 10),
+        ("50+5x10", 60),
+        ("ten", 10),
+        ("9999999x1", 10),
+        ("9" * 5000, 10),
+        ([5, 0], 10),
+        ([10**18, 10**18], 10),
+        ([], 10),
+    ],
+)
 def test_a_split_that_does_not_fit_is_refused(split, classes):
     with pytest.raises(UserError):
         task_sizes(split, classes)
@@ -100,6 +117,17 @@ def test_the_union_is_everything_so_far_as_one_task():
     task = stream[:2].union()
     assert (task.index, task.first_label, task.names) == (0, 0, ("c4", "c2", "c0", "c5"))
     assert task.size == 12
+
+
+def test_images_are_normalised_as_published():
+    published = replace(dataset(4), normalisation=((0.25,), (0.5,)))
+    assert Stream(published, [0, 1, 2, 3], [2, 2]).preprocessing() == Preprocessing(4, (0.25,), (0.5,))
+
+
+def test_images_that_nobody_has_published_are_normalised_by_those_of_the_first_task_alone():
+    stream = Stream(dataset(4), order=[3, 0, 1, 2], sizes=[2, 2])
+    (mean,), (deviation,) = stream.preprocessing().mean, stream.preprocessing().deviation
+    assert (mean, deviation) == pytest.approx((15 / 255, 15 / 255), abs=1e-6)  # pixels of 30 and of 0
 
 
 def test_the_images_of_a_closed_task_are_out_of_reach():

@@ -1,45 +1,11 @@
-"""Figures of a diagnosis: real PNG files, drawn from plain values."""
-
-import json
+"""Figures of a diagnosis: real PNG files, drawn from what was found."""
 
 import numpy as np
 import pytest
 
-from reverie.diagnosis.figures import LOOKS, draw
-from tests.learner.test_dream_sheet import opened
-
-
-def facts(title="ABD", task=2, classes=4, old=2, names=None):
-    rng = np.random.default_rng(0)
-
-    def far(*at):
-        kinds = dict(zip(("old", "dreamed", "new"), at, strict=True))
-        batches = {kind: (value + rng.normal(size=100)).tolist() for kind, value in kinds.items()}
-        return {"dreamed": kinds["dreamed"], "new": kinds["new"], "batches": batches}
-
-    names = names or [f"class {i}" for i in range(classes)]
-    made = {
-        "title": title,
-        "task": task,
-        "batches": {"count": 100, "size": 10},
-        "mid": far(1.0, 8.0, 15.0),
-        "mmd": far(1.0, 8.0, 15.0),
-        "tsne": {
-            "kind": [kind for kind in LOOKS for _ in range(20)],
-            **{axis: rng.normal(size=60).tolist() for axis in "xy"},
-        },
-        "confusion": {"counts": (9 * np.eye(classes)).tolist(), "old_classes": old, "class_names": names},
-        "bias": {"towards_new": 0.1},
-        "dreams": {
-            "classes": old,
-            "class_names": names[:old],
-            "shares": [1 / old] * old,
-            "covered": old,
-            "confidence": 0.9,
-            "teacher_confidence": rng.uniform(0.5, 1, 100).tolist(),
-        },
-    }
-    return json.loads(json.dumps(made))
+from reverie.diagnosis.figures import LOOKS, draw_figures
+from tests.support.diagnoses import made_up_diagnosis
+from tests.support.images import opened
 
 
 def marks(picture, colour):
@@ -51,11 +17,14 @@ def marks(picture, colour):
 @pytest.fixture(scope="module")
 def pictures():
     """Those of one run."""
-    return {name: opened(content) for name, content in draw([facts()]).items()}
+    return {name: opened(content) for name, content in draw_figures([made_up_diagnosis()]).items()}
 
 
 def test_every_figure_has_a_panel_a_run(pictures):
-    two = {name: opened(content) for name, content in draw([facts(), facts("DeepInversion")]).items()}
+    two = {
+        name: opened(content)
+        for name, content in draw_figures([made_up_diagnosis(), made_up_diagnosis("deepinversion")]).items()
+    }
     assert pictures.keys() == two.keys() == {"mid", "mmd", "tsne", "confusion", "dreams"}
     for name in ("mid", "mmd", "tsne", "confusion"):
         assert two[name].shape[1] == 2 * pictures[name].shape[1]
@@ -82,7 +51,7 @@ def test_points_of_every_kind_are_in_the_cloud_with_a_colour_and_a_marker_of_the
 
 def test_odd_names_many_classes_and_no_spread_are_drawn():
     """A dollar sign begins a formula elsewhere."""
-    odd, many = facts(names=["$x", "100 $ \\frac", "<b>", "☃"]), facts(classes=100, old=90, task=10)
-    for far in (odd["mid"], many["mid"]):
-        far["batches"] = {kind: [0.0] * 100 for kind in LOOKS}
-    assert all(opened(picture).size for picture in draw([odd, many]).values())
+    flat = {kind: [0.0] * 100 for kind in LOOKS}
+    odd = made_up_diagnosis(names=["$x", "100 $ \\frac", "<b>", "☃"], batches=flat)
+    many = made_up_diagnosis(classes=100, old=90, task=10, batches=flat)
+    assert all(opened(picture).size for picture in draw_figures([odd, many]).values())

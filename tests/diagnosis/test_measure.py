@@ -2,34 +2,34 @@
 
 import json
 import shutil
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from reverie.cli import app as cli
-from reverie.data import sources
-from reverie.data.augment import Normaliser
-from reverie.diagnosis import measure as diagnose
+from reverie import diagnose, diagnose_paper
+from reverie.data.preprocessing import Normaliser
+from reverie.diagnosis import measure
+from reverie.diagnosis.measure import KEEP, read_kept
+from reverie.diagnosis.records import KINDS, Diagnosis
 from reverie.errors import Interrupted, UserError
-from reverie.learner.checkpoint import RunFolder
-from reverie.model import folder as model_io
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
+from reverie.learner.folder import RunFolder
+from reverie.model.folder import load_model
+from reverie.runs.configure import configure, load_dataset, make_stream
 from reverie.runs.predictions import Predictions
-from reverie.system import files as disk
-from tests.conftest import TINY
-from tests.diagnosis.test_distances import mid_by_hand, mmd_by_hand
-from tests.runs.test_run import StopAt
+from reverie.runs.result import read_result
+from reverie.runs.run import run
+from reverie.system.records import read_record
+from tests.support.distances_by_hand import mid_by_hand, mmd_by_hand
+from tests.support.experiments import TINY, StopAt
 
-KEEP = "keep=[models, dreamers]"
+METHODS = ("deepinversion", "abd")
 QUICK = [*TINY, "train.epochs=1", "stream.take=3"]
 
 
 def make(folder, method, *settings, seed=0, **options):
-    config = experiment.configure("digits-5", method, seed=seed, settings=[*QUICK, *settings])
-    runs.execute(config, folder / method, share_first_task=True, **options)
+    config = configure("digits-5", method, seed=seed, settings=[*QUICK, *settings])
+    run(config, folder / method, share_first_task=True, **options)
     return folder / method
 
 
@@ -37,19 +37,19 @@ def make(folder, method, *settings, seed=0, **options):
 def pair(tmp_path_factory):
     """Runs of DeepInversion and ABD that share task 1 and its dreams."""
     folder = tmp_path_factory.mktemp("pair")
-    return [make(folder, method, KEEP) for method in ("deepinversion", "abd")]
+    return [make(folder, method, KEEP) for method in METHODS]
 
 
 @pytest.fixture(scope="module")
 def both(pair, tmp_path_factory):
-    """Their diagnosis: the facts, and the files."""
-    return diagnose.diagnose(pair, tmp_path_factory.mktemp("out"))
+    """Their diagnosis."""
+    return diagnose(pair, tmp_path_factory.mktemp("out"), command="a command")
 
 
 @pytest.fixture(scope="module")
 def stream(pair):
-    config, _ = RunFolder(pair[1]).stored()
-    return experiment.make_stream(config, sources.read(config.data, "data"))
+    config = RunFolder(pair[1]).stored().config
+    return make_stream(config, load_dataset(config))
 
 
 @torch.no_grad()
@@ -59,8 +59,8 @@ def features(classifier, images):
 
 def shown(run, stream, task):
     """Features of old, dreamed and new images after a task, and the class that the teacher sees in each dream."""
-    kept = diagnose.look(run, task, torch.device("cpu"))
-    model = model_io.load(run / "tasks" / f"{task:02d}" / "model").classifier
+    kept = read_kept(run, task, torch.device("cpu"))
+    model = load_model(run / "tasks" / f"{task:02d}" / "model").classifier
     shape = model.preprocessing
     real = stream[: task - 1].test(), stream[task - 1 : task].test()
     old, new = (Normaliser(shape.mean, shape.deviation)(images.read(torch.arange(len(images)))) for images in real)
@@ -71,96 +71,101 @@ def shown(run, stream, task):
 @pytest.mark.parametrize("number", [0, 1])
 def test_distances_of_all_images_are_their_formulas(pair, both, stream, number):
     old, dreamed, new, _ = shown(pair[number], stream, task=2)
-    facts = both[0]["runs"][number]
-    assert facts["images"] == {"old": len(old), "dreamed": 1000, "new": len(new)}
-    assert facts["mid"]["features"] == old.shape[1]
-    assert facts["mid"]["dead_features"] == (old.std(axis=0) == 0).sum()
+    facts = both.runs[number]
+    assert facts.images.as_dict() == {"old": len(old), "dreamed": 1000, "new": len(new)}
+    assert facts.mid.features == old.shape[1]
+    assert facts.mid.dead_features == (old.std(axis=0) == 0).sum()
     alive = old.std(axis=0) > 0
     for kind, other in (("dreamed", dreamed), ("new", new)):
-        assert facts["mid"][kind] == pytest.approx(mid_by_hand(old[:, alive], other[:, alive]), rel=1e-6)
+        assert getattr(facts.mid, kind) == pytest.approx(mid_by_hand(old[:, alive], other[:, alive]), rel=1e-6)
     pooled = np.concatenate([old, dreamed, new])
     gaps = [np.sqrt(((pooled[:i] - pooled[i]) ** 2).sum(axis=1)) for i in range(len(pooled))]
     bandwidth = np.median(np.concatenate(gaps))
-    assert facts["mmd"]["bandwidth"] == pytest.approx(bandwidth, rel=1e-9)
-    assert facts["mmd"]["new"] == pytest.approx(mmd_by_hand(old, new, bandwidth), rel=1e-6)
+    assert facts.mmd.bandwidth == pytest.approx(bandwidth, rel=1e-9)
+    assert facts.mmd.new == pytest.approx(mmd_by_hand(old, new, bandwidth), rel=1e-6)
 
 
 def test_sub_batches_spread_around_the_whole_and_old_images_are_as_far_from_each_other_as_chance_has_it(both):
-    for facts in both[0]["runs"]:
-        assert facts["batches"] == {"count": 100, "size": facts["images"]["old"] // 2}
-        for measure in ("mid", "mmd"):
-            batches = facts[measure]["batches"]
+    for facts in both.runs:
+        assert facts.batches.as_dict() == {"count": 100, "size": facts.images.old // 2}
+        for distances in (facts.mid, facts.mmd):
+            batches = distances.batches
             assert [len(values) for values in batches.values()] == [100, 100, 100]
             assert np.std(batches["new"]) > 0
-        mmd = facts["mmd"]
-        assert abs(np.mean(mmd["batches"]["old"])) < 0.3 * abs(mmd["new"])
-        assert np.mean(mmd["batches"]["new"]) == pytest.approx(mmd["new"], abs=3 * np.std(mmd["batches"]["new"]))
+        mmd = facts.mmd
+        assert abs(np.mean(mmd.batches["old"])) < 0.3 * abs(mmd.new)
+        assert np.mean(mmd.batches["new"]) == pytest.approx(mmd.new, abs=3 * np.std(mmd.batches["new"]))
 
 
 def test_it_can_be_any_task_and_any_run_that_dreams(pair, stream, tmp_path):
-    facts = diagnose.diagnose(pair[1:], tmp_path, task=3)[0]["runs"][0]
+    facts = diagnose(pair[1], tmp_path, task=3).runs[0]
     old, dreamed, _, labels = shown(pair[1], stream, task=3)
-    assert facts["task"] == 3
-    assert facts["images"]["old"] == len(old) == len(stream[:2].test())
-    assert facts["dreams"]["classes"] == 4
-    assert set(facts["tsne"]["label"]) <= set(range(6))
+    assert facts.task == 3
+    assert facts.images.old == len(old) == len(stream[:2].test())
+    assert facts.dreams.classes == 4
+    assert set(facts.tsne.label) <= set(range(6))
     alive = old.std(axis=0) > 0
-    assert facts["mid"]["dreamed"] == pytest.approx(mid_by_hand(old[:, alive], dreamed[:, alive]), rel=1e-6)
-    assert facts["dreams"]["named_alike"] == pytest.approx(
+    assert facts.mid.dreamed == pytest.approx(mid_by_hand(old[:, alive], dreamed[:, alive]), rel=1e-6)
+    assert facts.dreams.named_alike == pytest.approx(
         (classes_named(pair[1], dreamed, task=3) == labels).mean(), abs=1e-6
     )
 
 
 def classes_named(run, features, task):
-    model = model_io.load(run / "tasks" / f"{task:02d}" / "model").classifier
+    model = load_model(run / "tasks" / f"{task:02d}" / "model").classifier
     return model.logits(torch.from_numpy(features).float()).argmax(dim=1).numpy()
 
 
 def test_mistakes_are_counted_from_the_predictions(pair, both):
-    for run, facts in zip(pair, both[0]["runs"], strict=True):
-        found = Predictions.from_bytes((run / "tasks" / "02" / "predictions.npz").read_bytes())
+    for folder, facts in zip(pair, both.runs, strict=True):
+        found = Predictions.from_bytes((folder / "tasks" / "02" / "predictions.npz").read_bytes())
         counts = [[0] * 4 for _ in range(4)]
         for label, top in zip(found.label, found.top, strict=True):
             counts[label][top[0]] += 1
-        confusion = facts["confusion"]
-        assert confusion["counts"] == counts
+        confusion = facts.confusion
+        assert confusion.counts == counts
         old = sum(map(sum, counts[:2]))
-        assert confusion["old"]["right"] == pytest.approx((counts[0][0] + counts[1][1]) / old)
-        assert confusion["old"]["wrong_among_themselves"] == pytest.approx((counts[0][1] + counts[1][0]) / old)
-        assert confusion["old"]["taken_for_the_others"] == pytest.approx(sum(sum(row[2:]) for row in counts[:2]) / old)
-        for part in ("old", "new"):
-            assert sum(confusion[part].values()) == pytest.approx(1)
+        assert confusion.old.right == pytest.approx((counts[0][0] + counts[1][1]) / old)
+        assert confusion.old.wrong_among_themselves == pytest.approx((counts[0][1] + counts[1][0]) / old)
+        assert confusion.old.taken_for_the_others == pytest.approx(sum(sum(row[2:]) for row in counts[:2]) / old)
+        for part in (confusion.old, confusion.new):
+            assert sum(part.as_dict().values()) == pytest.approx(1)
         named_new = sum(sum(row[2:]) for row in counts) / found.label.size
-        assert facts["bias"]["towards_new"] == pytest.approx(named_new - (1 - old / found.label.size))
+        assert facts.bias.towards_new == pytest.approx(named_new - (1 - old / found.label.size))
 
 
 def test_dreams_are_counted_as_the_teacher_sees_them(both):
-    for facts in both[0]["runs"]:
-        dreams = facts["dreams"]
-        assert dreams["classes"] == len(dreams["shares"]) == len(dreams["class_names"]) == 2
-        assert sum(dreams["shares"]) == pytest.approx(1, abs=1e-3)
-        assert len(dreams["teacher_confidence"]) == 1000
-        assert 0.5 <= min(dreams["teacher_confidence"]) <= max(dreams["teacher_confidence"]) <= 1
+    for facts in both.runs:
+        dreams = facts.dreams
+        assert dreams.classes == len(dreams.shares) == len(dreams.class_names) == 2
+        assert sum(dreams.shares) == pytest.approx(1, abs=1e-3)
+        assert len(dreams.teacher_confidence) == 1000
+        assert 0.5 <= min(dreams.teacher_confidence) <= max(dreams.teacher_confidence) <= 1
 
 
 def test_every_kind_has_as_many_points_in_the_picture(both):
-    for facts in both[0]["runs"]:
-        kinds, each = facts["tsne"]["kind"], min(facts["images"].values())
-        assert [kinds.count(kind) for kind in diagnose.KINDS] == [each] * 3
-        assert len(facts["tsne"]["x"]) == len(facts["tsne"]["y"]) == len(facts["tsne"]["label"]) == 3 * each
-        assert np.std(facts["tsne"]["x"]) > 0
+    for facts in both.runs:
+        kinds, each = facts.tsne.kind, min(facts.images.as_dict().values())
+        assert [kinds.count(kind) for kind in KINDS] == [each] * 3
+        assert len(facts.tsne.x) == len(facts.tsne.y) == len(facts.tsne.label) == 3 * each
+        assert np.std(facts.tsne.x) > 0
 
 
 def test_runs_that_are_compared_share_the_classifier_and_its_dreams(both):
-    facts, files = both
-    first, second = (one["shared"] for one in facts["runs"])
+    first, second = (one.shared for one in both.runs)
     assert first == second
-    assert len(first["teacher"]) == len(first["generator"]) == 32
-    assert first["teacher"] in diagnose.lines(facts["runs"])[0]
-    assert disk.read_json(files[-1]) == facts
-    assert [file.name for file in files] == [
+    assert len(first.teacher) == len(first.generator) == 32
+    assert first.teacher in both.lines()[0]
+
+
+def test_the_figures_and_what_was_found_are_written_and_read_back(both):
+    assert [file.name for file in both.files] == [
         "mid.png", "mmd.png", "tsne.png", "confusion.png", "dreams.png", "diagnosis.json"
     ]  # fmt: skip
+    assert all(file.is_file() for file in both.files)
+    assert json.loads(both.files[-1].read_text()) == both.as_dict()
+    assert read_record(Diagnosis, both.files[-1], "") == both.replace(files=[])
+    assert (both.command, both.environment.device) == ("a command", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -176,8 +181,8 @@ def test_runs_that_are_compared_share_the_classifier_and_its_dreams(both):
 def test_runs_that_do_not_share_them_are_refused(pair, tmp_path, settings, seed, what):
     stranger = make(tmp_path, "abd", KEEP, "stream.take=2", *settings, seed=seed)
     with pytest.raises(UserError, match=f"do not share {what}( [(].*[)])?, so they cannot be compared") as refused:
-        diagnose.diagnose([pair[0], stranger], tmp_path / "out")
-    assert "--share-first-task" in str(refused.value)
+        diagnose([pair[0], stranger], tmp_path / "out")
+    assert "with `share_first_task=True`, or let `diagnose_paper()` make them" in str(refused.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -186,7 +191,7 @@ def test_runs_that_do_not_share_them_are_refused(pair, tmp_path, settings, seed,
 
 def complaint(folder, **options):
     with pytest.raises(UserError) as refused:
-        diagnose.diagnose([folder], folder / "diagnosis", **options)
+        diagnose(folder, **options)
     assert not (folder / "diagnosis").exists()
     return str(refused.value)
 
@@ -216,7 +221,7 @@ def test_an_unfinished_run_is_diagnosed_as_far_as_it_has_come_with_the_same_numb
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "tasks" / "03")
     shutil.rmtree(folder / "model")
-    assert diagnose.diagnose([folder], tmp_path / "out")[0]["runs"][0] == both[0]["runs"][1]
+    assert diagnose([folder], tmp_path / "out").runs[0] == both.runs[1]
 
 
 def test_what_else_can_be_wrong(pair, tmp_path):
@@ -237,113 +242,28 @@ def test_other_data_than_the_run_learned_from_are_refused(pair, tmp_path, monkey
     assert "not those that" in complaint(folder)
 
 
-# --- the paper's finding
-
-
-def facts_of(method, mid, mmd, task=2):
-    def one(dreamed, new):
-        return {"dreamed": dreamed, "new": new, "batches": {"dreamed": [dreamed, dreamed], "new": [new, dreamed - 1]}}
-
-    shared = {"teacher": "a", "generator": "b"}
-    return {
-        "method": method, "title": method, "task": task, "mid": one(*mid), "mmd": one(*mmd), "shared": shared
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("deepinversion", "abd", "says"),
-    [
-        (((3, 2), (0.3, 0.2)), ((1, 2), (0.1, 0.2)), "holds."),
-        (((3, 2), (0.1, 0.2)), ((1, 2), (0.1, 0.2)), "holds by MID alone."),
-        (((1, 2), (0.3, 0.2)), ((1, 2), (-0.1, 0.2)), "holds by MMD alone."),
-        (((1, 2), (0.1, 0.2)), ((1, 2), (0.1, 0.2)), "does not hold."),
-        (((3, 2), (0.3, 0.2)), ((3, 2), (0.3, 0.2)), "does not hold."),
-    ],
-)
-def test_it_says_whether_the_papers_finding_holds(deepinversion, abd, says):
-    made = [facts_of("deepinversion", *deepinversion), facts_of("abd", *abd)]
-    assert diagnose.lines(made)[-1].endswith(says)
-    assert diagnose.finding(made)["holds"] == (says == "holds.")
-    assert diagnose.finding(made[:1]) is None
-    assert diagnose.finding([facts_of("deepinversion", *deepinversion, task=3), made[1]]) is None
-
-
 def test_runs_of_one_method_are_told_apart_by_their_folders(pair, both, tmp_path, monkeypatch):
-    monkeypatch.setattr(diagnose, "measure", lambda kept, stream: {**both[0]["runs"][1], "run": kept.name})
-    monkeypatch.setattr(diagnose.diagnosis_figures, "draw", lambda made: {})
+    monkeypatch.setattr(measure, "measure_run", lambda kept, stream: both.runs[1].replace(run=kept.name))
+    monkeypatch.setattr(measure, "draw_figures", lambda made: {})
     folders = [pair[1], shutil.copytree(pair[1], tmp_path / "stronger")]
-    facts, _ = diagnose.diagnose(folders, tmp_path / "out")
-    assert [one["title"] for one in facts["runs"]] == ["ABD (abd)", "ABD (stronger)"]
-    assert facts["paper"] is None
+    diagnosis = diagnose(folders, tmp_path / "out")
+    assert [one.title for one in diagnosis.runs] == ["ABD (abd)", "ABD (stronger)"]
+    assert diagnosis.paper is None
 
 
-def test_it_says_how_many_sub_batches_agree():
-    farther, nearer = facts_of("abd", (3, 2), (1, 2)), facts_of("abd", (1, 2), (1, 2))
-    assert diagnose.agreeing_batches(farther, "mid") == 1
-    assert diagnose.agreeing_batches(nearer, "mid") == 0.5
+# --- the paper's own runs
 
-
-@pytest.fixture
-def command(monkeypatch, tmp_path, capsys):
-    """Runs the command in this process, in an empty folder: what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.console, "width", 100)
-
-    def call(*words):
-        monkeypatch.setattr("sys.argv", ["reverie", *words])
-        cli.app(list(words), standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
-
-
-SET = [word for setting in [*TINY, "train.epochs=1"] for word in ("--set", setting)]
-
-
-def test_the_papers_figures_with_one_command_that_trains_nothing_twice(command, tmp_path):
-    words = ["diagnose", "--paper", "--preset", "digits-5", "--out", "figures", *SET]
-    said = command(*words)
-    assert "task 2/2 learned" in said
-    assert "The paper's finding (DeepInversion: dreams farther than the new task; ABD: nearer)" in said
-    again = command(*words, "--json")
-    facts = json.loads(again)
-    assert facts == disk.read_json(tmp_path / "figures" / "diagnosis.json")
-    assert [one["method"] for one in facts["runs"]] == ["deepinversion", "abd"]
-    assert facts["paper"]["expected"] == {"deepinversion": "farther", "abd": "nearer"}
-    result = disk.read_json(tmp_path / "figures" / "abd" / "result.json")
-    assert result["first_dreams"]["trained_by"]["method"] == "deepinversion"
-    assert len(result["task_sizes"]) == 2
+FAST = {key: int(value) for key, value in (text.split("=") for text in TINY)} | {"train.epochs": 1}
 
 
 @pytest.mark.parametrize("where", [(1, "learn", 3), (2, "dream", 3), (2, "learn", 3)])
-def test_the_papers_runs_go_on_after_an_interruption_and_still_share(tmp_path, where):
-    stops = iter([StopAt(*where), runs.RunObserver(), runs.RunObserver()])
-
-    @contextmanager
-    def follow(method):
-        yield next(stops)
-
-    settings = [*TINY, "train.epochs=1"]
+def test_the_papers_runs_go_on_after_an_interruption_and_still_share(tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(Interrupted):
-        diagnose.paper_runs("digits-5", tmp_path, follow, settings=settings)
-    folders = diagnose.paper_runs("digits-5", tmp_path, follow, settings=settings)
-    first, second = (diagnose.look(folder, 2, torch.device("cpu")).identity() for folder in folders)
+        diagnose_paper("digits-5", seed=1, settings=FAST, device="cpu", observer=StopAt(*where))
+    monkeypatch.setattr(measure, "diagnose", lambda folders, *args, **how: folders)  # the runs are what matters here
+    folders = diagnose_paper("digits-5", seed=1, settings=FAST, device="cpu")
+    assert [str(folder) for folder in folders] == [f"runs/diagnosis-digits-5-seed1/{name}" for name in METHODS]
+    first, second = (read_kept(folder, 2, torch.device("cpu")).shared() for folder in folders)
     assert first == second
-    result = disk.read_json(folders[1] / "result.json")
-    assert result["first_task"] is not None
-
-
-def test_the_command_for_runs_that_are_there(command, pair, tmp_path):
-    said = command("diagnose", str(pair[0]), "--out", "here")
-    assert "MID dreamed" in said
-    assert "DeepInversion: seen from real old images, dreams lie" in said
-    assert "The paper's finding" not in said
-    assert {file.name for file in (tmp_path / "here").iterdir()} == {
-        "mid.png", "mmd.png", "tsne.png", "confusion.png", "dreams.png", "diagnosis.json"
-    }  # fmt: skip
-    with pytest.raises(UserError, match="by its folder"):
-        command("diagnose")
-    with pytest.raises(UserError, match="makes its own runs"):
-        command("diagnose", str(pair[0]), "--paper")
-    with pytest.raises(UserError, match="belongs to --paper"):
-        command("diagnose", str(pair[0]), "--set", "train.epochs=1")
+    assert read_result(folders[1] / "result.json").first_task is not None

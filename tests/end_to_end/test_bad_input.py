@@ -20,12 +20,13 @@ from PIL import Image
 
 from reverie.data.folder import read_folder
 from reverie.data.images import MemoryImages
+from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Task
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
-from reverie.model import folder as model_io
-from reverie.nets.classifier import Preprocessing
-from tests.conftest import hear_ctrl_c
+from reverie.model.folder import load_model, save_model
+from reverie.runs.run import run
+from tests.support.processes import hear_ctrl_c
 
 
 def picture(file: Path, seed: int = 0) -> None:
@@ -176,11 +177,11 @@ def test_awkward_class_names_come_back_from_a_model_folder(tiny, tmp_path):
     learner = TaskLearner.fresh(tiny("base", "train.epochs=1"), Preprocessing(8, (0.5,), (0.25,)))
     pixels = torch.randint(0, 256, (2 * len(names), 1, 8, 8)).to(torch.uint8)
     learner.learn(Task(0, names, 0, MemoryImages(pixels, torch.arange(len(names)).repeat(2))))
-    learner.save(tmp_path / "deep" / "model")
+    save_model(learner, tmp_path / "deep" / "model")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["deep"]
-    again = model_io.load(tmp_path / "deep" / "model")
+    again = load_model(tmp_path / "deep" / "model")
     assert again.classifier.class_names == tuple(names)
-    assert again.ledger[0]["classes"] == names
+    assert again.ledger[0].classes == names
 
 
 @pytest.fixture
@@ -236,15 +237,13 @@ def test_ctrl_c_ends_the_command_with_a_word_and_no_traceback(slow):
 
 
 def test_a_run_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tiny, tmp_path):
-    from reverie.runs.run import execute
-
     config = tiny("base", "stream.take=1", "train.epochs=1")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
         with pytest.raises((OSError, UserError), match="File too large"):
-            execute(config, tmp_path / "run")
+            run(config, tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list((tmp_path / "run").rglob(".reverie-*"))
-    assert execute(config, tmp_path / "run")["metrics"]["final_accuracy"] >= 0
+    assert run(config, tmp_path / "run").metrics.final_accuracy >= 0

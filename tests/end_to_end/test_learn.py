@@ -11,12 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reverie.cli import app as cli
-from reverie.data.images import DiskImages
+from reverie.cli.app import main
 from reverie.model.job import learn_folder
 from reverie.model.learner import load
-from reverie.model.step import Wish
-from tests.conftest import write_digits
+from tests.support.images import write_digits
 
 QUICK = ("train.epochs=15", "train.batch_size=8", "dream.steps=50", "dream.width=8")
 
@@ -34,12 +32,7 @@ def learn(*words):
 
 def accuracy(model, test):
     """Over all classes, on images that nobody has learned from."""
-    learner = load(model, device="cpu").task_learner
-    names = learner.classifier.class_names
-    files = sorted(test.rglob("*.png"))
-    labels = torch.tensor([names.index(file.parent.name) for file in files])
-    found = learner.predict(DiskImages(tuple(files), labels, learner.classifier.preprocessing.size)).labels[:, 0]
-    return float((found == labels).float().mean())
+    return load(model, device="cpu").score(test)
 
 
 def three_steps(root, learn, parts, images, *words):
@@ -77,7 +70,7 @@ def test_six_digits_in_three_small_steps(tmp_path, monkeypatch, capsys):
     def learn(*words):
         monkeypatch.setattr(sys, "argv", ["reverie", *command(*words)[3:]])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            main()
         assert not left.value.code
         return capsys.readouterr().out
 
@@ -86,11 +79,9 @@ def test_six_digits_in_three_small_steps(tmp_path, monkeypatch, capsys):
     assert right["abd"] > right["base"] + 0.25, right
 
 
-def test_killed_the_same_command_goes_on_to_the_same_model(tmp_path):
-    first, second = (write_digits(tmp_path / name, digits, 30) for name, digits in (("a", (0, 1)), ("b", (2, 3))))
-    old, whole, target, work = (tmp_path / name for name in ("old", "whole", "new", ".new.learning"))
-    learn_folder(first, old, wish=Wish(settings=QUICK), device="cpu")
-    learn_folder(second, whole, old, Wish(settings=QUICK), device="cpu")
+def test_killed_the_same_command_goes_on_to_the_same_model(world, tmp_path):
+    old, second = world / "old", world / "second"
+    whole, target, work = (tmp_path / name for name in ("whole", "new", ".new.learning"))
     again = command(second, "--from", old, "--to", target, "--checkpoint-every", "0.05", settings=QUICK)
     process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 100
@@ -103,7 +94,10 @@ def test_killed_the_same_command_goes_on_to_the_same_model(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert not target.exists() and work.exists()
-    assert subprocess.run(again, capture_output=True, timeout=100).returncode == 0
+    process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    learn_folder(second, whole, old=old, settings=QUICK, device="cpu")
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
     ours, theirs = (load_file(model / "model.safetensors") for model in (target, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not work.exists()

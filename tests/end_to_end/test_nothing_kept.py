@@ -22,9 +22,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from reverie.data.folder import read_folder
+from tests.support.paths import ROOT
 from tests.support.searching import Search, normalise
 
-ROOT = Path(__file__).parents[2]
 SIZE = 16
 SETTINGS = [
     "data.size=16",
@@ -81,7 +81,12 @@ class Step:
         words += [word for setting in SETTINGS for word in ("--set", setting)]
         words += ["--checkpoint-every", "0"]
         program = ["reverie", "learn"]
-        watched = [sys.executable, str(ROOT / "tests" / "watched.py"), str(self.log), str(place / f"graves-{to}")]
+        watched = [
+            sys.executable,
+            str(ROOT / "tests" / "support" / "watched.py"),
+            str(self.log),
+            str(place / f"graves-{to}"),
+        ]
         (place / "models").mkdir(exist_ok=True)
         places = {"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from reverie.cli import app as cli
-from tests.conftest import TINY
+from reverie.cli.app import main
+from tests.support.experiments import TINY
+from tests.support.tables import child_processes
 
 METHOD = '''
 from dataclasses import dataclass
 
-from reverie.methods.losses import cross_entropy
-from reverie.methods.base import Method
+from reverie import Method, losses
 
 
 class Smooth(Method):
@@ -33,7 +33,7 @@ class Smooth(Method):
     def losses(self, batch):
         logits = self.classifier(batch.images)
         even = -logits.log_softmax(dim=1).mean()
-        return {"cross_entropy": (1 - self.options.share) * cross_entropy(logits, batch.labels),
+        return {"cross_entropy": (1 - self.options.share) * losses.cross_entropy(logits, batch.labels),
                 "even": self.options.share * even}
 '''
 
@@ -63,7 +63,7 @@ def reverie(monkeypatch):
     def call(*words: str) -> None:
         monkeypatch.setattr(sys, "argv", ["reverie", *words])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            main()
         assert left.value.code == 0
 
     return call
@@ -93,12 +93,6 @@ def test_a_method_from_somebodys_own_package_runs_by_name_and_stands_in_the_tabl
     assert ours["accuracy_matrix"] == json.loads(Path("run/result.json").read_text())["accuracy_matrix"]
 
 
-def children(process: int) -> list[int]:
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
-    return [pid for pid, parent in pairs if parent == process]
-
-
 def test_a_table_killed_in_the_middle_repeats_no_finished_run(reverie, tmp_path, capsys):
     words = ["table", "digits-5", "--methods", "base,lwf", "--seeds", "0", "--no-upper-bound", "--out", str(tmp_path)]
     words += ["--checkpoint-every", "0.1", *sets("train.epochs=6")]
@@ -107,7 +101,7 @@ def test_a_table_killed_in_the_middle_repeats_no_finished_run(reverie, tmp_path,
     while time.monotonic() < deadline and not list(tmp_path.glob("digits-5-lwf-*/checkpoint/moving.pt")):
         assert table.poll() is None
         time.sleep(0.02)
-    workers = children(table.pid)
+    workers = child_processes(table.pid)
     assert len(workers) == 1
     for process in (table.pid, *workers):
         os.kill(process, signal.SIGKILL)

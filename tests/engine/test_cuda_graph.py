@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from reverie import compile as fast
+from reverie.compile import compiling
 from reverie.data.images import Dataset
-from reverie.engine.loop import Engine, Observer, _Loop
-from reverie.engine.phase import SGD, Phase, Steps
+from reverie.data.preprocessing import Preprocessing
+from reverie.engine.loop import Engine, _Loop
+from reverie.engine.observer import Observer
+from reverie.engine.phase import SGD, Phase, StepSchedule
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import method_names
-from reverie.nets.classifier import Preprocessing
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
-from reverie.runs.bench import noise
+from reverie.runs.bench import noise_dataset
+from reverie.runs.configure import configure, make_stream
+from reverie.runs.run import run
 
 pytestmark = pytest.mark.gpu
 
@@ -35,13 +36,13 @@ def cuda() -> torch.device:
 
 @functools.cache
 def images_of_nothing(source: str) -> Dataset:
-    return noise(experiment.configure("cifar100-10", "base", settings=[f"data.source={source}"]))
+    return noise_dataset(configure("cifar100-10", "base", settings=[f"data.source={source}"]))
 
 
 def third_task(method: str, device: torch.device, *settings: str, seed: int = 0) -> tuple[TaskLearner, list[Phase]]:
     """The phases of the third of ten tasks of CIFAR-100, the images noise, the classifier a little trained."""
-    config = experiment.configure("cifar100-10", method, seed=seed, settings=["dream.steps=50", *settings])
-    stream = experiment.make_stream(config, images_of_nothing(config.data.source))
+    config = configure("cifar100-10", method, seed=seed, settings=["dream.steps=50", *settings])
+    stream = make_stream(config, images_of_nothing(config.data.source))
     learner = TaskLearner.fresh(config, Preprocessing(32, (0.5,) * 3, (0.25,) * 3), 100, device)
     for earlier in stream[:2]:
         learner.method.begin(earlier)
@@ -63,7 +64,7 @@ def third_task(method: str, device: torch.device, *settings: str, seed: int = 0)
 
 def first_step(engine: Engine, phase: Phase) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses and the whole gradient of a phase's first step; everything is left as it was."""
-    with engine.arithmetic(), fast.compiling(engine.compiles(phase)):
+    with engine.arithmetic(), compiling(engine.compiles(phase)):
         loop = _Loop(engine, phase, seed=5, observer=Observer())
         put_back = loop.rewind()
         loop._set_up()
@@ -148,7 +149,7 @@ def test_many_captured_steps_follow_the_eager_ones(cuda, number):
     for capture in (False, True):
         phase = third_task("abd", cuda)[1][number]
         rate = 1e-5 if phase.name == "dream" else 1e-3  # with higher ones rounding grows to percents in 100 steps
-        gentle = SGD(rate, schedule=Steps((1,)))  # Adam takes whole steps for tiny gradients
+        gentle = SGD(rate, schedule=StepSchedule((1,)))  # Adam takes whole steps for tiny gradients
         steps = phase.feed.steps_per_epoch + 5
         phase = replace(phase, epochs=None, steps=steps, summary=None, optimizer=gentle)
         seen = Stop()
@@ -232,10 +233,10 @@ def test_no_method_waits_for_the_device(cuda, method):
     for phase in phases:
         loop = _Loop(Engine(cuda, capture=False, compile=False), phase, seed=0, observer=Observer())
         loop._begin_epoch(0, 0)
-        loop.learn(loop.material())
+        loop.learn(loop.next_batch())
         torch.cuda.set_sync_debug_mode("error")
         try:
-            loop.learn(loop.material())
+            loop.learn(loop.next_batch())
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -314,12 +315,12 @@ def test_too_little_memory_is_said_with_what_to_lower(cuda, tiny, tiny_stream):
 
 def test_digits_are_learned_on_the_gpu_as_on_the_cpu(cuda, tmp_path):
     settings = ["stream.take=2", "dream.steps=200", "train.epochs=10", "train.milestones=[6,8]"]
-    config = experiment.configure("digits-5", "abd", settings=settings)
-    result = runs.execute(config, tmp_path / "gpu", device="cuda")
-    reference = runs.execute(config, tmp_path / "cpu", device="cpu")
-    a, b = result["metrics"]["accuracy_after"], reference["metrics"]["accuracy_after"]
+    config = configure("digits-5", "abd", settings=settings)
+    result = run(config, tmp_path / "gpu", device="cuda")
+    reference = run(config, tmp_path / "cpu", device="cpu")
+    a, b = result.metrics.accuracy_after, reference.metrics.accuracy_after
     print(a, b)
     assert abs(a[0] - b[0]) < 0.06
     assert abs(a[1] - b[1]) < 0.15
-    assert result["engine"]["precision"] == "bf16"
-    assert result["engine"]["capture"] is True
+    assert result.engine.precision == "bf16"
+    assert result.engine.capture is True

@@ -7,14 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.config.schema import AugmentConfig
-from reverie.data.augment import Augmenter, Normaliser
+from reverie.data.augment import Augmenter
 from reverie.data.feed import Batch, DeviceFeed, NoData, Source
 from reverie.data.images import MemoryImages
-from reverie.engine.loop import Engine, Observer, find_device
-from reverie.engine.phase import SGD, Adam, OptimizerMemory, Phase, Steps
+from reverie.data.preprocessing import Normaliser
+from reverie.engine.loop import Engine
+from reverie.engine.observer import Observer
+from reverie.engine.phase import SGD, Adam, OptimizerMemory, Phase, StepSchedule
 from reverie.errors import Diverged, UserError
+from reverie.learner.task_learner import TaskLearner
 
 CPU = torch.device("cpu")
 
@@ -46,7 +50,7 @@ def phase(model: nn.Module, **changes) -> Phase:
         "feed": feed(),
         "losses": losses,
         "prepare": prepare,
-        "optimizer": SGD(0.1, schedule=Steps((1, 2), 0.1)),
+        "optimizer": SGD(0.1, schedule=StepSchedule((1, 2), 0.1)),
         "moves": {"net": model},
         "epochs": 3,
     }
@@ -95,7 +99,7 @@ def test_an_epochs_figure_is_the_mean_over_its_steps():
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12, 15])
-@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=StepSchedule((1,))), Adam(0.01)])
 def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, optimizer):
     whole, seen_whole = net(), Recorder()
     Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
@@ -161,11 +165,6 @@ def test_a_phase_counted_in_steps_ends_in_the_middle_of_an_epoch():
     Engine(CPU).run(phase(model, losses=losses, prepare=prepare, feed=nothing, epochs=None, steps=25), 0, seen)
     assert seen.steps == 25
     assert len(seen.epochs) == 3
-
-
-def test_a_phase_must_have_one_length():
-    with pytest.raises(ValueError, match="length"):
-        Engine(CPU).run(phase(net(), steps=4), 0)
 
 
 def test_an_optimizers_memory_outlives_its_phase():
@@ -256,10 +255,6 @@ def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():
 
 def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
     """A stand-in for CUDA's own check: in `losses`, no method asks for a tensor's value or a shape made of values."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from reverie.learner.task_learner import TaskLearner
-    from reverie.runs.configure import preprocessing
 
     class NoReading(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -275,7 +270,7 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
     methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
     for method in methods:
         settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
-        learner = TaskLearner.fresh(tiny(method, *settings), preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny(method, *settings), tiny_stream.preprocessing())
         learner.classifier.grow(tiny_stream[0].names)
         task = tiny_stream[1]
         learner.method.begin(task)
@@ -291,39 +286,18 @@ def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
         torch.ones(2).sum().item()
 
 
-def test_devices():
-    assert find_device("cpu").type == "cpu"
-    assert find_device("auto").type in ("cpu", "cuda")
-    for name in ("gpu", "mps", "tpu:3"):
-        with pytest.raises(UserError):
-            find_device(name)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this is about a machine without a GPU")
-def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do():
-    with pytest.raises(UserError, match=r"^The device cuda was asked for, .* Try cpu\.$"):
-        find_device("cuda")
-
-
-def test_a_gpu_beyond_the_last_is_an_error_that_says_how_many_there_are(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match=r"^The device cuda:3 was asked for, but torch finds 1 GPU;"):
-        find_device("cuda:3")
-
-
 class AStepAhead:
-    """What a captured step does, without a graph: it makes its material one step ahead."""
+    """What a captured step does, without a graph: it prepares its batch one step ahead."""
 
     def __init__(self, work, device):
         self.work, self.before = work, None
         put_back = work.rewind()
-        work.learn(work.material())  # warming up
+        work.learn(work.next_batch())  # warming up
         put_back()
 
     def begin(self):
         self.before = self.work.rng.get_state()
-        self.now = self.work.material()
+        self.now = self.work.next_batch()
 
     def __call__(self):
         self.work.learn(self.now)
@@ -337,7 +311,7 @@ class AStepAhead:
 
 
 @pytest.mark.parametrize("stop_after", [None, 1, 4, 5, 6, 12])
-@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=Steps((1,))), Adam(0.01)])
+@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=StepSchedule((1,))), Adam(0.01)])
 def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer):
     monkeypatch.setattr("reverie.engine.loop.CapturedStep", AStepAhead)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)

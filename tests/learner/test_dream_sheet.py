@@ -1,28 +1,18 @@
-"""Pictures: real PNG files with something on them."""
+"""Sheets of dreams: real PNG files with something on them."""
 
-import io
-
-import numpy as np
 import torch
-from PIL import Image
 
-from reverie.learner import dream_sheet as pictures
+from reverie.learner.dream_sheet import COLUMNS, ROWS, TILE, _drawable, _font, draw_sheet
 from reverie.learner.gallery import surest
-from tests.methods.test_dreamer import dreamer
-
-
-def opened(content: bytes) -> np.ndarray:
-    image = Image.open(io.BytesIO(content))
-    assert image.format == "PNG"
-    return np.asarray(image.convert("RGB"))
+from tests.support.dreams import dreamer
+from tests.support.images import opened
 
 
 def test_a_sheet_has_a_row_of_dreams_for_each_old_class():
     made = dreamer(classes=3)
-    pixels = opened(pictures.dream_sheet(surest(made, pictures.SHEET_COLUMNS)))
-    tile = 48
-    assert pixels.shape[0] == 3 * (tile + 2) + 16
-    assert pixels.shape[1] > pictures.SHEET_COLUMNS * tile
+    pixels = opened(surest(made, COLUMNS).sheet(confidences=False))
+    assert pixels.shape[0] == 3 * (TILE + 2) + 16
+    assert pixels.shape[1] > COLUMNS * TILE
 
 
 def test_a_class_without_dreams_has_an_empty_row():
@@ -30,23 +20,21 @@ def test_a_class_without_dreams_has_an_empty_row():
     with torch.no_grad():
         made.teacher.head.weight.zero_()
         made.teacher.head.bias.copy_(torch.tensor([5.0, 0.0]))
-    pixels = opened(pictures.dream_sheet(surest(made, pictures.SHEET_COLUMNS)))
-    right = pixels[:, -pictures.SHEET_COLUMNS * 50 :]
+    pixels = opened(surest(made, COLUMNS).sheet(confidences=False))
+    right = pixels[:, -COLUMNS * 50 :]
     assert right[8:56].min() < 200
     assert right[60:].min() == 255
 
 
-def test_the_plot_draws_every_curve():
-    few = opened(pictures.accuracy_plot({"a": [[1.0, 0.5]]}, "title"))
-    many = opened(pictures.accuracy_plot({"a": [[1.0, 0.5], [0.9, 0.4]], "b": [[1.0, 0.1]]}, "title"))
-    assert few.shape[0] > 300
-    colour = np.array([int(pictures.COLOURS[1][i : i + 2], 16) for i in (1, 3, 5)])
-    assert (np.abs(many.astype(int) - colour).sum(2) < 10).sum() > 50
-    assert (np.abs(few.astype(int) - colour).sum(2) < 10).sum() == 0
+def test_more_classes_than_a_person_looks_at_are_not_drawn():
+    nothing = (torch.empty(0, 1, 8, 8, dtype=torch.uint8), torch.empty(0))
+    many = [str(label) for label in range(ROWS + 50)]
+    pixels = opened(draw_sheet(many, [nothing] * ROWS, columns=1, size=8))
+    assert pixels.shape[0] == ROWS * (TILE + 2) + 16
 
 
 def test_names_are_drawn_in_their_own_letters_or_as_numbers():
-    font = pictures._font(14)
-    assert pictures._drawable("straße Ünïcödé ёж", 3, font) == "straße Ünïcödé ёж"
-    assert pictures._drawable("日本語", 3, font) == "class 3"
-    assert pictures._drawable("two\nlines\tand a tab", 3, font) == "two lines and a tab"
+    font = _font(14)
+    assert _drawable("straße Ünïcödé ёж", 3, font) == "straße Ünïcödé ёж"
+    assert _drawable("日本語", 3, font) == "class 3"
+    assert _drawable("two\nlines\tand a tab", 3, font) == "two lines and a tab"

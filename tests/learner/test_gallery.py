@@ -8,15 +8,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-from reverie.data.augment import Normaliser
-from reverie.engine.loop import Observer
+from reverie.data.preprocessing import Normaliser, Preprocessing
+from reverie.engine.observer import Observer
 from reverie.errors import UserError
-from reverie.learner.gallery import dream, surest
+from reverie.learner.gallery import dream_of, surest
 from reverie.learner.task_learner import TaskLearner
-from reverie.model import folder as model_io
+from reverie.model.folder import save_model
 from reverie.nets.backbone import Backbone
-from reverie.nets.classifier import Classifier, Preprocessing
-from tests.methods.test_dreamer import dreamer
+from reverie.nets.classifier import Classifier
+from tests.support.dreams import dreamer
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_surest_dreams_of_each_class_are_those_of_the_whole_gallery():
 
 def test_dreams_are_a_function_of_model_and_seed_and_the_model_is_left_alone(learner):
     before = {name: value.clone() for name, value in learner.classifier.state_dict().items()}
-    first, again, other = (dream(learner, 3, steps=4, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (dream_of(learner, 3, steps=4, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first.pixels, again.pixels)
     assert torch.equal(first.confidence, again.confidence)
     assert not torch.equal(first.pixels[:1], other.pixels[:1])
@@ -49,7 +49,7 @@ def test_dreams_are_a_function_of_model_and_seed_and_the_model_is_left_alone(lea
 
 
 def test_more_steps_make_the_model_surer(learner):
-    few, many = (dream(learner, 8, steps=steps) for steps in (1, 40))
+    few, many = (dream_of(learner, 8, steps=steps) for steps in (1, 40))
     assert many.confidence.mean() > few.confidence.mean()
 
 
@@ -61,7 +61,7 @@ def test_the_observer_follows_every_step(learner):
             self.done = done
 
     following = Steps()
-    dream(learner, 2, steps=7, observer=following)
+    dream_of(learner, 2, steps=7, observer=following)
     assert following.done == 7
 
 
@@ -93,11 +93,11 @@ def test_a_network_that_remembers_no_statistics_cannot_be_dreamed_from(photo_mod
     classifier = Classifier(Plain(), Preprocessing(16, (0.4,) * 3, (0.25,) * 3))
     classifier.grow(["a", "b"])
     with pytest.raises(UserError, match="BatchNorm"):
-        dream(TaskLearner(photo_model.config, classifier), steps=1)
+        dream_of(TaskLearner(photo_model.config, classifier), steps=1)
 
 
 def test_the_command_writes_the_sheet(reverie, photo_model, tmp_path):
-    model_io.save(tmp_path / "model", photo_model)
+    save_model(photo_model, tmp_path / "model")
     code, out, _ = reverie("dream", "model", "--out", "there/d.png", "--per-class", "2", "--steps", "3")
     assert code == 0
     assert out.splitlines()[-1] == "there/d.png"
@@ -110,7 +110,7 @@ def test_the_command_writes_the_sheet(reverie, photo_model, tmp_path):
 
 
 def test_no_file_is_lost_to_the_sheet_and_its_name_is_true(reverie, photo_model, tmp_path):
-    model_io.save(tmp_path / "model", photo_model)
+    save_model(photo_model, tmp_path / "model")
     (tmp_path / "holiday.png").write_bytes(b"dear to somebody")
     (tmp_path / "link.png").symlink_to("model/config.json")
     before = {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()}

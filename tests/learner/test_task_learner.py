@@ -2,36 +2,39 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-import reverie
-from reverie.data import sources
 from reverie.data.images import MemoryImages
+from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Task
 from reverie.errors import Diverged, UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import method_names
-from reverie.model.folder import SavedModel
+from reverie.model.folder import load_model, save_model
 from reverie.model.learner import Learner
-from reverie.nets.classifier import Preprocessing
+from reverie.model.saved import SavedModel
 from reverie.nets.statistics import remembering_layers
-from reverie.runs import configure as experiment
-from reverie.runs.configure import preprocessing
-from tests.conftest import TINY
+from reverie.runs.configure import make_stream
+from tests.support.experiments import few_digits, tiny_config
 
 
 @pytest.fixture(scope="module")
 def taught():
     """A learner that has learned two tasks. Not to be changed."""
-    config = experiment.configure("digits-5", "abd", settings=TINY)
-    stream = experiment.make_stream(config, sources.read(config.data, Path("data")))
-    learner = TaskLearner.fresh(config, preprocessing(stream))
-    for task in list(stream)[:2]:
+    config = tiny_config("abd")
+    stream = make_stream(config, few_digits())
+    learner = TaskLearner.for_stream(config, stream)
+    for task in stream[:2]:
         learner.learn(task)
     return learner
+
+
+@pytest.fixture
+def stream():
+    """The tasks that it learns."""
+    return make_stream(tiny_config("abd"), few_digits())
 
 
 @pytest.fixture
@@ -39,13 +42,13 @@ def learned(taught):
     return copy.deepcopy(taught)
 
 
-def test_it_knows_all_classes_so_far_in_the_order_they_came(learned, tiny_stream):
-    assert learned.classifier.class_names == tiny_stream[:2].class_names
-    assert [entry["classes"] for entry in learned.ledger] == [list(task.names) for task in list(tiny_stream)[:2]]
+def test_it_knows_all_classes_so_far_in_the_order_they_came(learned, stream):
+    assert learned.classifier.class_names == stream[:2].class_names
+    assert [entry.classes for entry in learned.ledger] == [list(task.names) for task in list(stream)[:2]]
 
 
-def test_predictions_are_sorted_probabilities_over_all_classes_seen(learned, tiny_stream):
-    test = tiny_stream[:2].test()
+def test_predictions_are_sorted_probabilities_over_all_classes_seen(learned, stream):
+    test = stream[:2].test()
     prediction = learned.predict(test, top=3)
     assert prediction.labels.shape == prediction.probabilities.shape == (len(test), 3)
     assert (prediction.probabilities.diff(dim=1) <= 0).all()
@@ -55,47 +58,75 @@ def test_predictions_are_sorted_probabilities_over_all_classes_seen(learned, tin
     assert torch.equal(learned.predict(test.pixels).labels, everything.labels[:, :1])
 
 
-def test_predicting_does_not_change_the_classifier_nor_leave_inference_mode_on(learned, tiny_stream):
+def test_predicting_does_not_change_the_classifier_nor_leave_inference_mode_on(learned, stream):
     before = {name: value.clone() for name, value in learned.classifier.state_dict().items()}
-    for _ in learned.logits(tiny_stream[0].images, batch_size=7):
+    for _ in learned.logits(stream[0].images, batch_size=7):
         assert not torch.is_inference_mode_enabled()
-    learned.predict(tiny_stream[0].images)
+    learned.predict(stream[0].images)
     assert all(torch.equal(value, before[name]) for name, value in learned.classifier.state_dict().items())
 
 
-def test_the_batch_size_of_prediction_is_nobodys_business(learned, tiny_stream):
-    test = tiny_stream[:2].test()
+def test_the_batch_size_of_prediction_is_nobodys_business(learned, stream):
+    test = stream[:2].test()
     a, b = (torch.cat(list(learned.logits(test, size))) for size in (13, 1000))
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_every_task_and_every_phase_has_random_numbers_of_its_own(tiny, tiny_stream, monkeypatch):
+def test_every_task_and_every_phase_has_random_numbers_of_its_own(tiny, stream, monkeypatch):
     seeds = []
     monkeypatch.setattr("reverie.engine.loop.Engine.run", lambda self, phase, seed, *_: seeds.append(seed))
-    learner = TaskLearner.fresh(tiny("abd"), preprocessing(tiny_stream))
-    for task in list(tiny_stream)[:3]:
+    learner = TaskLearner.fresh(tiny("abd"), stream.preprocessing())
+    for task in list(stream)[:3]:
         learner.learn(task)
     assert len({*seeds}) == len(seeds) == 5
 
 
-def test_answers_that_are_no_numbers_are_not_counted_as_answers(learned, tiny_stream):
+def test_logits_that_are_no_numbers_are_not_counted_as_predictions(learned, stream):
     with torch.no_grad():
         for parameter in learned.classifier.parameters():
             parameter *= 1e30
-    with pytest.raises(Diverged, match="answers are no longer numbers"):
-        learned.predict(tiny_stream[:2].test())
+    with pytest.raises(Diverged, match="logits are no longer numbers"):
+        learned.predict(stream[:2].test())
 
 
-def test_a_learned_model_is_saved_and_learns_on_elsewhere(learned, tiny_stream, tmp_path):
-    learned.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model").task_learner
-    test = tiny_stream[:2].test()
+def test_a_learned_model_is_saved_and_learns_on_elsewhere(learned, stream, tmp_path):
+    save_model(learned, tmp_path / "model")
+    again = load_model(tmp_path / "model").task_learner()
+    test = stream[:2].test()
     assert torch.equal(learned.predict(test).probabilities, again.predict(test).probabilities)
-    learned.learn(tiny_stream[2])
-    again.learn(tiny_stream[2])
+    learned.learn(stream[2])
+    again.learn(stream[2])
     for name, value in learned.classifier.state_dict().items():
         assert torch.equal(value, again.classifier.state_dict()[name])
     assert again.ledger == learned.ledger
+
+
+def test_saving_as_version_0_1_did_still_works_and_says_what_to_write_instead(learned, tmp_path):
+    with pytest.warns(DeprecationWarning, match=r"use reverie\.save_model\(learner, folder\)"):
+        learned.save(tmp_path / "model")
+    assert load_model(tmp_path / "model").classifier.class_names == learned.classifier.class_names
+
+
+def test_the_score_is_the_share_of_images_that_are_named_rightly(learned, stream):
+    test = stream[:2].test()
+    right = learned.predict(test).labels[:, 0] == test.labels
+    assert learned.score(test) == right.double().mean()
+
+
+def test_a_learner_takes_the_state_of_another_between_two_tasks(learned, stream):
+    again = TaskLearner.for_stream(learned.config, stream)
+    again.load_state_dict(learned.state_dict())
+    assert again.ledger == learned.ledger
+    for one in (learned, again):
+        one.learn(stream[2])
+    for name, value in learned.classifier.state_dict().items():
+        assert torch.equal(value, again.classifier.state_dict()[name])
+
+
+@pytest.mark.parametrize("state", [{}, {"classes": "ab", "classifier": {}, "method": {}, "ledger": []}])
+def test_what_is_no_state_of_a_learner_is_refused(learned, stream, state):
+    with pytest.raises(UserError):
+        TaskLearner.for_stream(learned.config, stream).load_state_dict(state)
 
 
 def test_images_of_another_shape_are_refused(learned):
@@ -103,24 +134,24 @@ def test_images_of_another_shape_are_refused(learned):
         learned.predict(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
 
 
-def test_a_task_out_of_turn_is_refused(learned, tiny_stream):
+def test_a_task_out_of_turn_is_refused(learned, stream):
     with pytest.raises(ValueError, match="begins at class 6"):
-        learned.learn(tiny_stream[3])
+        learned.learn(stream[3])
 
 
 @pytest.mark.parametrize("change", [{"options": {"gone": 1}}, {"method": "somebodys-own"}])
-def test_a_model_answers_whatever_became_of_its_method(taught, tiny_stream, change):
+def test_a_model_predicts_whatever_became_of_its_method(taught, stream, change):
     saved = SavedModel(taught.classifier, replace(taught.config, **change), taught.ledger)
-    test = tiny_stream[:2].test()
-    assert torch.equal(TaskLearner.of(saved).predict(test).labels, taught.predict(test).labels)
+    test = stream[:2].test()
+    assert torch.equal(saved.task_learner().predict(test).labels, taught.predict(test).labels)
     assert Learner.of(saved).method == "abd"
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "joint"])
 @pytest.mark.parametrize("recipe", ["paper", "released"])
-def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, method, recipe):
+def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, stream, method, recipe):
     """One old class, then one new class; tasks smaller than a batch, down to a single image."""
-    learner = TaskLearner.fresh(tiny(method, recipe=recipe), preprocessing(tiny_stream), classes=3)
+    learner = TaskLearner.fresh(tiny(method, recipe=recipe), stream.preprocessing(), classes=3)
     for label, count in enumerate((20, 3, 1)):
         pixels = torch.randint(0, 256, (count, 1, 8, 8)).to(torch.uint8)
         task = Task(label, [f"class {label}"], label, MemoryImages(pixels, torch.full((count,), label)))
@@ -130,25 +161,25 @@ def test_one_class_at_a_time_and_a_handful_of_images_work(tiny, tiny_stream, met
 
 
 def test_in_bf16_it_still_learns(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("base", "engine.precision=bf16", "train.epochs=6"), tiny_stream.preprocessing())
     learner.learn(tiny_stream[0])
     test = tiny_stream[:1].test()
     assert (learner.predict(test).labels[:, 0] == test.labels).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("net", ["timm/test_vit", "timm/test_convnext"])
-def test_a_network_without_batchnorm_learns_on_from_the_statistics_it_noted(tiny, tiny_stream, tmp_path, net):
+def test_a_network_without_batchnorm_learns_on_from_the_statistics_it_noted(tiny, stream, tmp_path, net):
     small = [f"net.name={net}", "train.epochs=1", "dream.steps=2"]
-    config, images = tiny("abd", *small), [task.images for task in tiny_stream[:2]]
+    config, images = tiny("abd", *small), [task.images for task in stream[:2]]
     larger = [MemoryImages(part.pixels[:40], part.labels[:40]).resized(32) for part in images]
-    tasks = [Task(i, tiny_stream[i].names, 2 * i, part) for i, part in enumerate(larger)]
+    tasks = [Task(i, stream[i].names, 2 * i, part) for i, part in enumerate(larger)]
     learner = TaskLearner.fresh(config, Preprocessing(32, (0.3,), (0.37,)))
     learner.learn(tasks[0])
     layers = remembering_layers(learner.classifier)
     assert len(layers) >= 5
     places = [int(layer.noted) for layer in layers]
-    learner.save(tmp_path / "model")
-    again = reverie.load(tmp_path / "model").task_learner
+    save_model(learner, tmp_path / "model")
+    again = load_model(tmp_path / "model").task_learner()
     for one in (learner, again):
         one.learn(Task(1, tasks[1].names, 2, larger[1]))
     assert [int(layer.noted) for layer in layers] == [2 * count for count in places]  # as many new images as old ones

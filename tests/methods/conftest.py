@@ -13,11 +13,12 @@ from torch import Tensor
 from reverie.config.schema import Config
 from reverie.data.feed import Batch
 from reverie.data.images import MemoryImages
+from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.base import Method
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 
 SIDE, ROWS = 8, 6
 

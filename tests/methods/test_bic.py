@@ -1,5 +1,6 @@
 """BiC: losses that look through earlier corrections, a hold-out, and two numbers a task that change predictions."""
 
+import copy
 import logging
 
 import pytest
@@ -8,11 +9,13 @@ from PIL import Image
 
 import reverie
 from reverie.data.images import DiskImages, MemoryImages
-from reverie.learner.task_learner import LearnerObserver, TaskLearner
+from reverie.engine.observer import Observer
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods.bic import Correction, _divide
-from reverie.runs.configure import preprocessing
-from reverie.runs.predictions import judge
+from reverie.runs.configure import load_dataset, make_stream
+from reverie.runs.predictions import predict_test_images
 from tests.support import by_hand
+from tests.support.experiments import tiny_config
 
 
 def corrected(row, factor, shift):
@@ -104,7 +107,7 @@ def pixels_of(feed):
 @pytest.mark.parametrize(("size", "held"), [(65, 3), (40, 2), (19, 1), (8, 1)])
 def test_the_hold_out_is_the_first_of_each_class_and_is_not_trained_on(tiny, tiny_stream, size, held):
     """A tenth of the coreset shared by two old classes, but one a class at least."""
-    learner = TaskLearner.fresh(tiny("bic", f"coreset.size={size}"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("bic", f"coreset.size={size}"), tiny_stream.preprocessing())
     first, second = list(tiny_stream)[:2]
     learner.method.begin(first)
     learner.classifier.grow(first.names)
@@ -147,13 +150,20 @@ def test_for_a_held_out_file_that_cannot_be_read_another_of_its_class_stands_in(
     assert held_out.read(torch.tensor([0]))[0, 0, 0, 0] == 60
 
 
-@pytest.fixture
-def learned(tiny, tiny_stream):
-    settings = ["method.correction_lr=0.05", "coreset.size=60", "train.epochs=3"]
-    learner = TaskLearner.fresh(tiny("bic", *settings), preprocessing(tiny_stream))
-    for task in list(tiny_stream)[:3]:
+@pytest.fixture(scope="module")
+def trained():
+    config = tiny_config("bic", "method.correction_lr=0.05", "coreset.size=60", "train.epochs=3")
+    stream = make_stream(config, load_dataset(config))
+    learner = TaskLearner.for_stream(config, stream)
+    for task in stream[:3]:
         learner.learn(task)
     return learner
+
+
+@pytest.fixture
+def learned(trained):
+    """Three tasks, with a correction for each but the first; for the test to change."""
+    return copy.deepcopy(trained)
 
 
 def test_corrections_accumulate_one_a_task_and_change_predictions(learned, tiny_stream):
@@ -173,17 +183,17 @@ def test_corrections_accumulate_one_a_task_and_change_predictions(learned, tiny_
 
 def test_predictions_are_kept_corrected_and_as_they_were_before(learned, tiny_stream):
     """The released code predicts without its corrections: so both can be compared."""
-    kept = judge(learned, tiny_stream[:3].test(), [2, 2, 2])
+    kept = predict_test_images(learned, tiny_stream[:3].test(), [2, 2, 2])
     test = tiny_stream[:3].test()
     assert kept.top.tolist() == torch.cat(list(learned.logits(test))).topk(5).indices.tolist()
     learned.classifier.factor = learned.classifier.shift = None
     assert kept.uncorrected.tolist() == torch.cat(list(learned.logits(test))).topk(5).indices.tolist()
     assert kept.accuracy() != kept.before_correction().accuracy()
-    assert judge(learned, test, [2, 2, 2]).uncorrected is None
+    assert predict_test_images(learned, test, [2, 2, 2]).uncorrected is None
 
 
 def test_corrections_survive_saving_and_loading(learned, tiny_stream, tmp_path):
-    learned.save(tmp_path / "model")
+    reverie.save_model(learned, tmp_path / "model")
     again = reverie.load(tmp_path / "model").task_learner
     test = tiny_stream[:3].test()
     assert torch.equal(again.classifier.factor, learned.classifier.factor)
@@ -191,11 +201,11 @@ def test_corrections_survive_saving_and_loading(learned, tiny_stream, tmp_path):
 
 
 def test_the_network_rests_while_the_correction_is_learned(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("bic", "coreset.size=60", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("bic", "coreset.size=60", "train.epochs=1"), tiny_stream.preprocessing())
     learner.learn(tiny_stream[0])
     seen = {}
 
-    class Watch(LearnerObserver):
+    class Watch(Observer):
         def phase_ends(self, phase, summary):
             seen[phase.name] = {name: value.clone() for name, value in learner.classifier.state_dict().items()}
 

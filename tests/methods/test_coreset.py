@@ -10,7 +10,6 @@ import reverie
 from reverie.data.images import DiskImages, MemoryImages
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.coreset import Coreset, herding, nearest, shares
-from reverie.runs.configure import preprocessing
 
 SHAPE = (1, 2, 2)
 
@@ -119,7 +118,7 @@ def test_nearest_sorts_by_distance_to_the_mean():
 
 
 def task_learned(tiny, tiny_stream, method, *settings, tasks=1, seed=0):
-    learner = TaskLearner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=13", *settings, seed=seed), tiny_stream.preprocessing())
     for task in list(tiny_stream)[:tasks]:
         learner.learn(task)
     return learner
@@ -144,7 +143,7 @@ def test_random_images_are_a_function_of_the_seed_and_nothing_else(tiny, tiny_st
     first = task_learned(tiny, tiny_stream, "rehearsal").method.coreset.images
     torch.manual_seed(2)
     again = task_learned(tiny, tiny_stream, "lwf-coreset", "train.epochs=1").method.coreset.images
-    other = TaskLearner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), preprocessing(tiny_stream))
+    other = TaskLearner.fresh(tiny("rehearsal", "coreset.size=13", seed=1), tiny_stream.preprocessing())
     other.learn(tiny_stream[0])
     assert torch.equal(first.pixels, again.pixels)
     assert not torch.equal(first.pixels, other.method.coreset.images.pixels)
@@ -173,7 +172,7 @@ def test_the_state_brings_the_coreset_back(tiny, tiny_stream):
 
 @pytest.mark.parametrize("method", ["rehearsal", "lwf-coreset", "e2e", "bic"])
 def test_a_model_that_comes_without_its_coreset_learns_on(tiny, tiny_stream, tmp_path, method):
-    task_learned(tiny, tiny_stream, method, "train.epochs=1").save(tmp_path / "model")
+    reverie.save_model(task_learned(tiny, tiny_stream, method, "train.epochs=1"), tmp_path / "model")
     again = reverie.load(tmp_path / "model").task_learner
     again.learn(tiny_stream[1])
     assert torch.bincount(again.method.coreset.images.labels).tolist() == [0, 0, 3, 4]
@@ -182,7 +181,7 @@ def test_a_model_that_comes_without_its_coreset_learns_on(tiny, tiny_stream, tmp
 
 @pytest.mark.parametrize("method", ["rehearsal", "e2e", "bic"])
 def test_fewer_images_than_classes_still_work(tiny, tiny_stream, method):
-    learner = TaskLearner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny(method, "coreset.size=3", "train.epochs=1"), tiny_stream.preprocessing())
     for task in list(tiny_stream)[:3]:
         learner.learn(task)
     assert learner.method.coreset.images.labels.tolist() == [3, 4, 5]

@@ -7,13 +7,12 @@ import torch
 
 import reverie
 from reverie.engine.loop import Engine
-from reverie.engine.phase import SGD, Steps
+from reverie.engine.phase import SGD, StepSchedule
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.nets import count_parameters
-from reverie.runs.configure import preprocessing
-from tests.methods.test_base import image_tensors
 from tests.support import by_hand
+from tests.support.reaching import image_tensors
 
 SMALL = ("method.noise=4", "method.width=1")
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
@@ -108,13 +107,13 @@ def test_in_the_first_task_the_vae_learns_real_images_alone(dgr):
 
 def test_both_phases_have_the_classifiers_schedule_and_no_weight_decay(tiny, tiny_stream):
     assert tiny("base").train.weight_decay > 0
-    learner = TaskLearner.fresh(tiny("dgr", "train.milestones=[1]"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.milestones=[1]"), tiny_stream.preprocessing())
     assert learner.config.train.weight_decay == 0  # and that is what the record says
     assert tiny("dgr", "train.weight_decay=0.01").train.weight_decay == 0.01  # unless somebody wants it
     learner.method.begin(tiny_stream[0])
     learner.classifier.grow(tiny_stream[0].names)
     learn, vae = learner.method.phases(tiny_stream[0])
-    assert learn.optimizer == vae.optimizer == SGD(0.1, 0.9, 0.0, Steps((1,), 0.1))
+    assert learn.optimizer == vae.optimizer == SGD(0.1, 0.9, 0.0, StepSchedule((1,), 0.1))
     assert learn.trainable() == list(learner.classifier.parameters())
     assert vae.trainable() == list(learner.method.vae.parameters())
     assert learn.memory is vae.memory is None
@@ -124,7 +123,7 @@ def test_neither_phase_needs_to_come_first(tiny, tiny_stream):
     """Both learn from the past VAE and the past classifier, which rest."""
     ends = []
     for backwards in (False, True):
-        learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), tiny_stream.preprocessing())
         learner.learn(tiny_stream[0])
         task = tiny_stream[1]
         learner.method.begin(task)
@@ -137,7 +136,7 @@ def test_neither_phase_needs_to_come_first(tiny, tiny_stream):
 
 
 def test_between_tasks_the_vae_is_kept_and_counted_and_no_image_is(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), tiny_stream.preprocessing())
     kept = 4 * count_parameters(learner.method.vae)
     vae = learner.method.vae
     for task in list(tiny_stream)[:2]:
@@ -145,12 +144,12 @@ def test_between_tasks_the_vae_is_kept_and_counted_and_no_image_is(tiny, tiny_st
         learner.learn(task)
         assert image_tensors(learner, images) == []
         assert set(learner.method.state_dict()) == {"vae"}
-        assert (learner.ledger[-1]["keeps"], learner.ledger[-1]["kept_bytes"]) == ("networks", kept)
+        assert (learner.ledger[-1].keeps, learner.ledger[-1].kept_bytes) == ("networks", kept)
     assert learner.method.vae is vae  # carried over, not made again
 
 
 def test_the_classifier_sees_pixels_between_0_and_1_and_that_of_another_method_does_not(tiny, tiny_stream):
-    shape = preprocessing(tiny_stream)
+    shape = tiny_stream.preprocessing()
     plain = TaskLearner.fresh(tiny("dgr"), shape)
     assert (plain.classifier.preprocessing.mean, plain.classifier.preprocessing.deviation) == ((0.0,), (1.0,))
     assert TaskLearner.fresh(tiny("lwf"), shape).classifier.preprocessing == shape
@@ -167,9 +166,9 @@ def _phases(learner, task):
 
 
 def test_a_saved_model_answers_but_cannot_learn_on_without_its_vae(tiny, tiny_stream, tmp_path):
-    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("dgr", "train.epochs=1"), tiny_stream.preprocessing())
     learner.learn(tiny_stream[0])
-    learner.save(tmp_path / "model")
+    reverie.save_model(learner, tmp_path / "model")
     again = reverie.load(tmp_path / "model").task_learner
     test = tiny_stream[:1].test()
     assert torch.equal(again.predict(test).labels, learner.predict(test).labels)
@@ -178,5 +177,5 @@ def test_a_saved_model_answers_but_cannot_learn_on_without_its_vae(tiny, tiny_st
 
 
 def test_a_width_that_is_none_is_refused(tiny):
-    with pytest.raises(UserError, match=r"method\.width must be at least 1"):
+    with pytest.raises(UserError, match=r"method\.width must be a whole number from 1 to 1,024, not 0"):
         tiny("dgr", "method.width=0")

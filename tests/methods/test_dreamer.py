@@ -7,30 +7,15 @@ import pytest
 import torch
 
 from reverie.config.schema import DreamConfig
+from reverie.data.preprocessing import ImageStatistics, Preprocessing
 from reverie.engine.loop import Engine
 from reverie.errors import UserError
 from reverie.methods.dreamer import Dreamer, Noise, watching
-from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
-from reverie.nets.classifier import Classifier, ImageStatistics, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import batchnorm_layers
 from tests.support import by_hand
-
-SMALL = DreamConfig(steps=5, noise=6, width=8)
-
-
-def teacher(classes: int = 3, seed: int = 0) -> Classifier:
-    torch.manual_seed(seed)
-    made = Classifier(make_backbone("resnet8", 1), Preprocessing(8, (0.3,), (0.4,)))
-    made.grow([str(i) for i in range(classes)])
-    for layer in batchnorm_layers(made):
-        layer.running_mean.normal_()
-        layer.running_var.uniform_(0.5, 2)
-    return made.frozen_copy()
-
-
-def dreamer(classes: int = 3, config: DreamConfig = SMALL, batch: int = 5, seed: int = 0, task: int = 1) -> Dreamer:
-    return Dreamer(teacher(classes), config, batch, seed, task)
+from tests.support.dreams import SMALL, dreamer, teacher
 
 
 def noise(made: Dreamer, seed: int = 0) -> Noise:

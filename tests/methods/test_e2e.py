@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from reverie.data.images import MemoryImages
-from reverie.learner.task_learner import LearnerObserver, TaskLearner
-from reverie.runs.configure import preprocessing
+from reverie.engine.observer import Observer
+from reverie.learner.task_learner import TaskLearner
 from tests.support import by_hand
 
 SIZES = [([2, 1], 2), ([1], 2), ([1, 2, 1], 1), ([3], 3)]
@@ -100,11 +100,11 @@ def test_classes_are_drawn_equally_often_on_wish_whether_they_are_in_the_coreset
 
 
 def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "coreset.size=20", "train.epochs=1"), tiny_stream.preprocessing())
     learner.learn(tiny_stream[0])
     seen = {}
 
-    class Watch(LearnerObserver):
+    class Watch(Observer):
         def phase_ends(self, phase, summary):
             seen[phase.name] = copy.deepcopy(learner.classifier.state_dict())
 
@@ -114,7 +114,7 @@ def test_the_backbone_rests_in_the_balanced_phase_batchnorm_included(tiny, tiny_
 
 
 def test_it_remembers_the_sizes_of_past_tasks(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("e2e", "train.epochs=1"), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("e2e", "train.epochs=1"), tiny_stream.preprocessing())
     for task in list(tiny_stream)[:2]:
         learner.learn(task)
     assert learner.method.state_dict()["sizes"] == [2, 2]

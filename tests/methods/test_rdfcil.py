@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from reverie.engine.loop import Engine
-from reverie.engine.phase import SGD, Steps
+from reverie.engine.phase import SGD, StepSchedule
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.rdfcil import ClassWeights
-from reverie.runs.configure import preprocessing
 from tests.support import by_hand
 
 SIZES = [(3, 2), (1, 2), (2, 1), (1, 1)]
@@ -101,7 +100,7 @@ def test_weights_are_inverse_to_how_often_a_class_was_met():
 
 
 def test_every_label_of_the_task_is_counted_in_both_stages(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), tiny_stream.preprocessing())
     learner.learn(tiny_stream[0])
     task = tiny_stream[1]
     learner.method.begin(task)
@@ -120,7 +119,7 @@ def test_every_label_of_the_task_is_counted_in_both_stages(tiny, tiny_stream):
 
 def test_refinement_takes_the_last_share_of_the_epochs(tiny, tiny_stream):
     def stages(*settings):
-        learner = TaskLearner.fresh(tiny("r-dfcil", *settings), preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny("r-dfcil", *settings), tiny_stream.preprocessing())
         learner.classifier.grow(tiny_stream[0].names)
         learner.method.begin(tiny_stream[1])
         learner.classifier.grow(tiny_stream[1].names)
@@ -129,7 +128,7 @@ def test_refinement_takes_the_last_share_of_the_epochs(tiny, tiny_stream):
     published = ["train.epochs=200", "train.milestones=[80, 120]", "train.weight_decay=5e-4"]
     learner, (_, represent, refine) = stages(*published)
     assert (represent.epochs, refine.epochs) == (160, 40)
-    assert represent.optimizer == SGD(0.1, 0.9, 5e-4, Steps((80, 120), 0.1))
+    assert represent.optimizer == SGD(0.1, 0.9, 5e-4, StepSchedule((80, 120), 0.1))
     assert refine.optimizer == SGD(0.005, 0.9, 5e-4)
     assert refine.trainable() == list(learner.classifier.head.parameters())
     assert len(represent.trainable()) == len(list(learner.classifier.parameters())) + 4
@@ -142,7 +141,7 @@ def test_refinement_takes_the_last_share_of_the_epochs(tiny, tiny_stream):
 
 
 def test_the_first_task_is_plain_cross_entropy_for_all_epochs(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), preprocessing(tiny_stream))
+    learner = TaskLearner.fresh(tiny("r-dfcil", TWO_STAGES), tiny_stream.preprocessing())
     learner.method.begin(tiny_stream[0])
     learner.classifier.grow(tiny_stream[0].names)
     (phase,) = learner.method.phases(tiny_stream[0])

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from reverie.learner.task_learner import TaskLearner
-from reverie.runs.configure import preprocessing
 from tests.support import by_hand
 
 
@@ -13,7 +12,7 @@ def second_task(tiny, tiny_stream):
     """A learner whose coreset holds the first task's classes, and the phase in which the second is learned."""
 
     def make(method, *settings):
-        learner = TaskLearner.fresh(tiny(method, "coreset.size=10", *settings), preprocessing(tiny_stream))
+        learner = TaskLearner.fresh(tiny(method, "coreset.size=10", *settings), tiny_stream.preprocessing())
         first, second = list(tiny_stream)[:2]
         learner.method.begin(first)
         learner.classifier.grow(first.names)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,19 +17,21 @@ import torchvision
 from PIL import Image
 from torch import nn
 
+from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError
-from reverie.learner.task_learner import TaskLearner
 from reverie.model import export as exporting
-from reverie.model import folder as model_io
-from reverie.model.export import Served, export, facts
-from reverie.model.folder import SavedModel
-from reverie.model.inference import predict
+from reverie.model.export import Exported, Served, export_model, facts
+from reverie.model.folder import save_model
+from reverie.model.inference import predict_images
+from reverie.model.saved import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import set_batchnorm_momentum
+from tests.support.models import pixel_learner
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = ROOT / "docs" / "serving.md"
 AT_32 = Preprocessing(32, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 
 
@@ -81,7 +84,7 @@ def says_nothing_of_this_machine(file: Path) -> bool:
 @pytest.mark.parametrize("name", ["resnet18", pytest.param("mobilenet_v3_small", marks=pytest.mark.long)])
 def test_onnxruntime_gives_the_same_probabilities_of_real_images(name, photo_model, photos, tmp_path):
     model = SavedModel(used(Torchvision(name), AT_32), photo_model.config, [], rejection=0.625)
-    made = export(model, "onnx", tmp_path / "model.onnx")
+    made = export_model(model, "onnx", tmp_path / "model.onnx")
     assert made.difference < 1e-4
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     pixels = photos_as_pixels(photos, 32)
@@ -96,7 +99,7 @@ def test_onnxruntime_gives_the_same_probabilities_of_real_images(name, photo_mod
 
 def test_torch_gives_the_same_probabilities_of_real_images(photo_model, photos, tmp_path):
     model = SavedModel(used(Torchvision("resnet18"), AT_32), photo_model.config, [])
-    assert export(model, "torch", tmp_path / "model.pt2").difference < 1e-5
+    assert export_model(model, "torch", tmp_path / "model.pt2").difference < 1e-5
     extra = {"reverie.json": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
     pixels = photos_as_pixels(photos, 32)
@@ -118,10 +121,10 @@ def test_the_facts_in_the_file_are_all_that_serving_it_takes(photo_model):
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 def test_a_class_whose_name_is_no_text_is_served_all_the_same(photo_model, tmp_path, to):
     """As Python gives the names of folders whose bytes are not UTF-8."""
-    classifier = used(make_backbone("resnet8", 3), AT_32)
+    classifier = pixel_learner(3).classifier
     classifier.class_names = ("tulip", "in\udcffvalid", "лилия")
     model = SavedModel(classifier, photo_model.config, [])
-    export(model, to, tmp_path / "file")
+    export_model(model, to, tmp_path / "file")
     assert json.loads(facts(model)["classes"]) == list(classifier.class_names)
 
 
@@ -130,7 +133,7 @@ def test_a_class_whose_name_is_no_text_is_served_all_the_same(photo_model, tmp_p
 
 def test_a_format_that_is_unknown_is_refused(photo_model, tmp_path):
     with pytest.raises(UserError, match="onnx or torch, not 'tflite'"):
-        export(photo_model, "tflite", tmp_path / "model.tflite")
+        export_model(photo_model, "tflite", tmp_path / "model.tflite")
 
 
 def test_an_exporter_that_fails_is_reported_with_the_versions(photo_model, tmp_path, monkeypatch):
@@ -138,18 +141,18 @@ def test_an_exporter_that_fails_is_reported_with_the_versions(photo_model, tmp_p
         raise RuntimeError("Cannot translate %mean\nwith a long tail")
 
     monkeypatch.setattr(torch.onnx, "export", fail)
-    with pytest.raises(UserError, match=r"torch 2.*onnxscript .*: Cannot translate %mean Newer .* --to torch"):
-        export(photo_model, "onnx", tmp_path / "model.onnx")
+    with pytest.raises(UserError, match=r'torch 2.*onnxscript .*: Cannot translate %mean Newer .* `to="torch"`'):
+        export_model(photo_model, "onnx", tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 
 def test_a_file_that_answers_otherwise_is_not_written(photo_model, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_difference", lambda *_: 0.25)
     with pytest.raises(UserError, match=r"off by 0\.25"):
-        export(photo_model, "torch", tmp_path / "model.pt2")
+        export_model(photo_model, "torch", tmp_path / "model.pt2")
     monkeypatch.setattr(exporting, "_difference", lambda *_: float("nan"))
     with pytest.raises(UserError, match="was not written"):
-        export(photo_model, "torch", tmp_path / "model.pt2")
+        export_model(photo_model, "torch", tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,13 +164,13 @@ def without(monkeypatch, *packages: str) -> None:
 def test_without_the_packages_for_onnx_the_message_says_what_to_install(photo_model, tmp_path, monkeypatch):
     without(monkeypatch, "onnxscript")
     with pytest.raises(UserError, match=r"needs onnxscript: pip install 'reverie\[export\]'"):
-        export(photo_model, "onnx", tmp_path / "model.onnx")
+        export_model(photo_model, "onnx", tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_onnxruntime_the_file_is_written_and_said_to_be_unchecked(reverie, photo_model, tmp_path, monkeypatch):
     without(monkeypatch, "onnxruntime")
-    model_io.save(tmp_path / "flowers", photo_model)
+    save_model(photo_model, tmp_path / "flowers")
     code, out, _ = reverie("export", "flowers", "--to", "onnx")
     assert code == 0
     assert "not compared with PyTorch" in out
@@ -184,7 +187,7 @@ def test_a_network_that_cannot_be_traced_is_refused_with_the_reason(photo_model,
     classifier = Classifier(Wayward(), AT_32)
     classifier.grow(["a", "b"])
     with pytest.raises(UserError, match=r"torch\.export cannot follow this network: "):
-        export(SavedModel(classifier, photo_model.config, []), "torch", tmp_path / "model.pt2")
+        export_model(SavedModel(classifier, photo_model.config, []), "torch", tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,8 +200,36 @@ def test_the_model_itself_is_left_as_it_is(photo_model):
 # --- as a person does it
 
 
+def test_a_folder_is_exported_to_a_file_that_bears_its_name_and_what_was_done_is_said(
+    photo_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(photo_folder, tmp_path / "flowers")
+    made = export_model("flowers", "torch")
+    assert made.file == Path("flowers.pt2") and (tmp_path / "flowers.pt2").is_file()
+    takes = re.escape("takes uint8 [images, 16, 16, 3], pixels from 0 to 255")
+    assert re.fullmatch(rf"{takes}; probabilities differ from PyTorch's by \d[\de.-]* at most", str(made))
+    before = made.file.read_bytes()
+    with pytest.raises(UserError, match=r"flowers\.pt2 exists already\. Choose another `out`, or say `overwrite`"):
+        export_model(tmp_path / "flowers", "torch")
+    with pytest.raises(UserError, match=r'With `to="torch"`, flowers\.onnx should end in \.pt2'):
+        export_model(tmp_path / "flowers", "torch", "flowers.onnx")
+    with pytest.raises(UserError, match="is inside the model folder"):
+        export_model(tmp_path / "flowers", "torch", tmp_path / "flowers" / "new.pt2")
+    assert made.file.read_bytes() == before
+    with pytest.raises(UserError, match="nowhere is not a model folder"):
+        export_model("nowhere", "torch")
+
+
+def test_what_could_not_be_compared_is_not_said_to_agree():
+    assert str(Exported(Path("a.onnx"), "pixels", None)) == (
+        "takes pixels; not compared with PyTorch, since onnxruntime is not installed"
+    )
+    assert str(Exported(Path("a.onnx"), "pixels", 0.00001234)).endswith("differ from PyTorch's by 1e-05 at most")
+
+
 def test_no_file_is_lost_to_an_export(reverie, photo_model, tmp_path):
-    model_io.save(tmp_path / "flowers", photo_model)
+    save_model(photo_model, tmp_path / "flowers")
     before = {file.name: file.read_bytes() for file in (tmp_path / "flowers").iterdir()}
     words = ["export", "flowers", "--to", "torch", "--out"]
     for target in ("flowers/model.safetensors", "flowers/new.pt2"):
@@ -239,7 +270,7 @@ def test_the_script_on_the_page_gives_the_predictions_of_reverie(reverie, photo_
     if channels == 1:
         shape = Preprocessing(16, (0.4,), (0.25,))
         model = replace(model, classifier=used(make_backbone("resnet8", 1), shape))
-    model_io.save(tmp_path / "flowers", model)
+    save_model(model, tmp_path / "flowers")
     code, out, _ = reverie("export", "flowers", "--to", "onnx", "--out", "served/flowers.onnx")
     assert code == 0
     assert re.search(r"probabilities differ from PyTorch's by \d[\de.-]* at most", out)
@@ -256,6 +287,6 @@ def test_the_script_on_the_page_gives_the_predictions_of_reverie(reverie, photo_
         env={"PYTHONIOENCODING": "utf-8"},
         check=True,
     )
-    learner = TaskLearner(model.config, model.classifier)
-    expected = [f"{one.source} {one.names[0]} {one.probabilities[0]:.3f}" for one in predict(learner, files)]
+    found = predict_images(model.task_learner(), files)
+    expected = [f"{one.source} {one.names[0]} {one.probabilities[0]:.3f}" for one in found]
     assert script.stdout.splitlines() == expected

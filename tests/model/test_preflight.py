@@ -6,35 +6,39 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie.learner.task_learner import TaskLearner
-from reverie.model import preflight
-from reverie.model.preflight import Preflight
+from reverie.data.preprocessing import Preprocessing
+from reverie.model.folder import load_model
+from reverie.model.preflight import Preflight, run_preflight
 from reverie.nets import make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
-from reverie.runs.configure import preprocessing
+from reverie.nets.classifier import Classifier
 
 GOOD = Preflight(20, True, 60, 100, 10, 9, 10.0, 0.9, 0.5, 20.0)
 
 
-def test_a_trained_classifier_can_be_dreamed_from_and_is_left_as_it_is(tiny, tiny_stream):
-    learner = TaskLearner.fresh(tiny("base", "net.name=resnet8", "train.epochs=8"), preprocessing(tiny_stream))
-    learner.learn(tiny_stream[0])
-    before = {name: value.clone() for name, value in learner.classifier.state_dict().items()}
-    torch.manual_seed(1)
-    found = preflight.check(learner.classifier)
-    torch.manual_seed(2)
-    assert preflight.check(learner.classifier) == found
+def test_a_trained_classifier_can_be_dreamed_from_and_is_left_as_it_is(world):
+    classifier = load_model(world / "old").classifier
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
+    found = run_preflight(classifier)
     assert found.layers == 7
     assert found.passed, found.lines()
     assert found.gap < found.gap_of_noise / 2
-    assert all(torch.equal(value, before[name]) for name, value in learner.classifier.state_dict().items())
-    assert learner.classifier.head.weight.requires_grad
+    assert all(torch.equal(value, before[name]) for name, value in classifier.state_dict().items())
+    assert classifier.head.weight.requires_grad
+
+
+def test_what_is_found_depends_on_no_random_number_but_the_seeds(world):
+    classifier = load_model(world / "old").classifier
+    torch.manual_seed(1)
+    found = run_preflight(classifier, steps=3)
+    torch.manual_seed(2)
+    assert run_preflight(classifier, steps=3) == found
+    assert run_preflight(classifier, steps=3, seed=1) != found
 
 
 def test_a_network_that_was_never_trained_is_doubted():
     classifier = Classifier(make_backbone("resnet8", 1), Preprocessing(8, (0.3,), (0.4,)))
     classifier.grow(["a", "b"])
-    found = preflight.check(classifier, steps=1)
+    found = run_preflight(classifier, steps=1)
     assert not found.passed
     assert "never trained" in found.lines()[2]
 

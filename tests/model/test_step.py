@@ -1,41 +1,63 @@
-"""A step of learning: what is decided, what is refused, what comes out, and that a killed job goes on."""
+"""A step of learning: what is decided, what is refused, and what comes out."""
 
 import hashlib
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 from reverie.config.schema import AugmentConfig
-from reverie.data.inputs import as_material
+from reverie.data.inputs import as_inputs
+from reverie.data.preprocessing import Preprocessing
+from reverie.engine.observer import Observer
 from reverie.errors import UserError
-from reverie.learner.task_learner import LearnerObserver, TaskLearner
-from reverie.model import defaults
-from reverie.model import folder as model_io
-from reverie.model import step as extend
+from reverie.learner.task_learner import TaskLearner
+from reverie.model.defaults import PRESET
+from reverie.model.folder import load_model, model_digest, save_model
 from reverie.model.job import learn_folder
-from reverie.model.step import Wish
-from tests.conftest import QUICK_STEP, extended, wish, write_digits
+from reverie.model.step import (
+    DREAMS,
+    PASSING,
+    LearnRequest,
+    learn_step,
+    plan_step,
+    read_check_images,
+    rejection_threshold,
+)
+from tests.support.images import write_digits
+from tests.support.models import QUICK_STEP, extended, quick_request
 
 
-def test_a_first_model_knows_the_folders_by_name_and_is_judged(world):
-    saved = model_io.load(world / "old")
-    assert saved.classifier.class_names == ("0", "1", "2")
-    assert saved.classifier.preprocessing.size == 8
-    assert saved.acceptance["new"]["images"] == 12
-    assert saved.acceptance["new"]["accuracy"] > 0.8
-    assert 0 < saved.rejection <= 1
-    assert saved.lineage == ()
-    assert saved.config.preset == defaults.PRESET
+@pytest.fixture(scope="session")
+def old(world):
+    """The old model of the `world`. Not to be changed."""
+    return load_model(world / "old")
 
 
-def test_the_ledger_says_what_was_learned_from(world):
-    (entry,) = model_io.load(world / "old").ledger
-    assert entry["source"] == "first"
-    assert entry["images"] == {"0": 16, "1": 16, "2": 16} and entry["held_out"] == {"0": 4, "1": 4, "2": 4}
-    assert entry["images_seen"] == 48 and entry["kept_bytes"] == 0
-    assert len(entry["fingerprint"]) == 32 and entry["date"].endswith("+00:00")
+@pytest.fixture
+def second_step(old, world):
+    """The step that learns `second` onto it, before it is taken."""
+    return plan_step(old, as_inputs(world / "second"), quick_request())
+
+
+def test_a_first_model_knows_the_folders_by_name_and_is_judged(old):
+    assert old.classifier.class_names == ("0", "1", "2")
+    assert old.classifier.preprocessing.size == 8
+    assert old.acceptance.new.images == 12
+    assert old.acceptance.new.accuracy > 0.8
+    assert 0 < old.rejection <= 1
+    assert old.lineage == ()
+    assert old.config.preset == PRESET
+
+
+def test_the_ledger_says_what_was_learned_from(old):
+    (entry,) = old.ledger
+    assert entry.source == "first"
+    assert entry.images == {"0": 16, "1": 16, "2": 16} and entry.held_out == {"0": 4, "1": 4, "2": 4}
+    assert entry.images_seen == 48 and entry.kept_bytes == 0
+    assert len(entry.fingerprint) == 32 and entry.date.endswith("+00:00")
 
 
 def test_an_extension_leaves_the_old_folder_alone_and_names_it_in_its_lineage(world, tmp_path):
@@ -43,10 +65,20 @@ def test_an_extension_leaves_the_old_folder_alone_and_names_it_in_its_lineage(wo
     saved, report = extended(world, "second", tmp_path / "new")
     assert {file.name: file.read_bytes() for file in (world / "old").iterdir()} == before
     assert saved.classifier.class_names == ("0", "1", "2", "3", "4")
-    assert saved.lineage == (model_io.digest(world / "old"),)
-    assert [entry["source"] for entry in saved.ledger] == ["first", "second"]
-    assert report.dreams is not None and report.dreams.images >= extend.DREAMS
+    assert saved.lineage == (model_digest(world / "old"),)
+    assert [entry.source for entry in saved.ledger] == ["first", "second"]
+    assert report.dreams is not None and report.dreams.images >= DREAMS
+    assert saved.acceptance == report
     assert [entry.name for entry in tmp_path.iterdir()] == ["new"]  # the work folder is gone
+
+
+def test_a_step_leaves_the_model_before_it_as_it_is(old, second_step):
+    before = {name: value.clone() for name, value in old.classifier.state_dict().items()}
+    made, report = learn_step(second_step, torch.device("cpu"), lineage=("ab" * 32,))
+    assert made.classifier.class_names == ("0", "1", "2", "3", "4") and made.lineage == ("ab" * 32,)
+    assert made.acceptance is report
+    assert old.classifier.class_names == ("0", "1", "2") and len(old.ledger) == 1
+    assert all(torch.equal(value, before[name]) for name, value in old.classifier.state_dict().items())
 
 
 def test_a_target_that_exists_is_refused_and_stays(world, tmp_path):
@@ -60,9 +92,7 @@ def test_a_target_that_exists_is_refused_and_stays(world, tmp_path):
 
 
 def test_images_of_a_known_class_are_a_question(world, tmp_path):
-    with pytest.raises(
-        UserError, match=r"knows '2' already\. Say --on-known-class refine \(on_known_class='refine' in"
-    ):
+    with pytest.raises(UserError, match=r"knows '2' already\. Say `on_known_class=\"refine\"` to learn from"):
         extended(world, "mixed", tmp_path / "new")
     assert not [*tmp_path.iterdir()]
 
@@ -70,7 +100,7 @@ def test_images_of_a_known_class_are_a_question(world, tmp_path):
 def test_they_can_be_skipped(world, tmp_path):
     saved, _ = extended(world, "mixed", tmp_path / "new", on_known_class="skip")
     assert saved.classifier.class_names == ("0", "1", "2", "5")
-    assert saved.ledger[-1]["images"] == {"5": 16} and saved.ledger[-1]["refined"] == []
+    assert saved.ledger[-1].images == {"5": 16} and saved.ledger[-1].refined == []
     with pytest.raises(UserError, match="nothing to learn"):
         extended(world, "known", tmp_path / "other", on_known_class="skip")
 
@@ -79,8 +109,8 @@ def test_they_can_be_skipped(world, tmp_path):
 def test_they_can_refine_a_class_beside_a_new_one(world, tmp_path, method):
     saved, _ = extended(world, "mixed", tmp_path / "new", on_known_class="refine", method=method)
     assert saved.classifier.class_names == ("0", "1", "2", "5")
-    assert saved.ledger[-1]["images"] == {"2": 16, "5": 16}
-    assert saved.ledger[-1]["refined"] == ["2"] and saved.ledger[-1]["classes"] == ["5"]
+    assert saved.ledger[-1].images == {"2": 16, "5": 16}
+    assert saved.ledger[-1].refined == ["2"] and saved.ledger[-1].classes == ["5"]
     assert all(torch.isfinite(value).all() for value in saved.classifier.state_dict().values())
 
 
@@ -88,26 +118,24 @@ def test_they_can_refine_a_class_beside_a_new_one(world, tmp_path, method):
 def test_they_can_refine_classes_without_any_new_one(world, tmp_path, method):
     saved, _ = extended(world, "known", tmp_path / "new", on_known_class="refine", method=method)
     assert saved.classifier.class_names == ("0", "1", "2")
-    assert saved.ledger[-1]["classes"] == [] and saved.ledger[-1]["refined"] == ["0", "1"]
+    assert saved.ledger[-1].classes == [] and saved.ledger[-1].refined == ["0", "1"]
 
 
-def test_refined_images_keep_their_class(world):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "known"), wish(on_known_class="refine"))
+def test_refined_images_keep_their_class(old, world):
+    step = plan_step(old, as_inputs(world / "known"), quick_request(on_known_class="refine"))
     assert {*step.counts(step.train)} == {*step.counts(step.held_out)} == {"0", "1"}
 
 
-def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
+def test_refining_makes_the_model_better_at_what_it_is_shown(old, tmp_path):
     """Zeros drawn white on black become black on white: the old model fails, the refined one does not."""
     turned = tmp_path / "turned" / "0"
     turned.mkdir(parents=True)
     for file in (write_digits(tmp_path / "zeros", (0,), 60) / "0").iterdir():
         Image.eval(Image.open(file), lambda value: 255 - value).save(turned / file.name)
     settings = ("train.epochs=10", "dream.steps=100", "dream.width=16")
-    better = Wish(settings=settings, on_known_class="refine")
-    _, report = learn_folder(turned.parent, tmp_path / "new", world / "old", better, device="cpu")
-    step = extend.plan(model_io.load(world / "old"), as_material(turned.parent), better)
-    old = TaskLearner(step.config, model_io.load(world / "old").classifier)
-    before = (old.predict(step.held_out).labels[:, 0] == step.held_out.labels).float().mean()
+    step = plan_step(old, as_inputs(turned.parent), LearnRequest(settings=settings, on_known_class="refine"))
+    before = old.task_learner().score(step.held_out)
+    _, report = learn_step(step, torch.device("cpu"))
     assert report.new is None and "new classes" not in "\n".join(report.lines())
     assert report.refined.accuracy > before + 0.2
 
@@ -117,24 +145,23 @@ def test_refining_makes_the_model_better_at_what_it_is_shown(world, tmp_path):
 )
 def test_settings_that_decide_nothing_here_are_refused(setting):
     with pytest.raises(UserError, match="decides nothing here"):
-        Wish(settings=(setting,))
+        LearnRequest(settings=(setting,))
 
 
 def test_a_rule_that_there_is_not_is_refused_and_drops_no_images():
     with pytest.raises(UserError, match="one of error, skip, refine, not 'refin'"):
-        wish(on_known_class="refin")
+        quick_request(on_known_class="refin")
 
 
 def test_what_is_skipped_need_not_be_enough_to_learn_from(world, tmp_path):
     write_digits(tmp_path / "few", (5,), 20)
     write_digits(tmp_path / "few", (0,), 1)
     (tmp_path / "few" / "1").mkdir()
-    saved, _ = learn_folder(
-        tmp_path / "few", tmp_path / "new", world / "old", wish(on_known_class="skip", method="base"), device="cpu"
-    )
-    assert saved.classifier.class_names == ("0", "1", "2", "5")
+    given = {"old": world / "old", "settings": QUICK_STEP, "device": "cpu"}
+    learn_folder(tmp_path / "few", tmp_path / "new", on_known_class="skip", method="base", **given)
+    assert load_model(tmp_path / "new").classifier.class_names == ("0", "1", "2", "5")
     with pytest.raises(UserError, match=r"'0' in .*few has a single image"):
-        learn_folder(tmp_path / "few", tmp_path / "x", world / "old", wish(on_known_class="refine"), device="cpu")
+        learn_folder(tmp_path / "few", tmp_path / "x", on_known_class="refine", **given)
 
 
 def test_a_method_that_cannot_refine_says_so(world, tmp_path):
@@ -150,82 +177,77 @@ def test_a_method_that_cannot_refine_says_so(world, tmp_path):
 )
 def test_methods_that_keep_something_are_refused_with_the_reason(method, says):
     with pytest.raises(UserError, match=f"{says} from one step to the next.* Use one of base, lwf"):
-        Wish(method)
+        LearnRequest(method)
 
 
 def test_a_carried_dreamer_is_refused(world, tmp_path):
-    carried = Wish(settings=("dream.life=carried",))
     with pytest.raises(UserError, match="carried dreamer"):
-        learn_folder(world / "second", tmp_path / "new", world / "old", carried, device="cpu")
+        extended(world, "second", tmp_path / "new", settings={"dream.life": "carried"})
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("setting", ["data.size=16", "net.name=resnet20"])
-def test_a_model_keeps_its_size_and_its_network(world, tmp_path, setting):
+@pytest.mark.parametrize("settings", [{"data.size": 16}, {"net.name": "resnet20"}])
+def test_a_model_keeps_its_size_and_its_network(world, tmp_path, settings):
     with pytest.raises(UserError, match=r"a resnet8 for 8×8 pixels, and stays one"):
-        learn_folder(world / "second", tmp_path / "new", world / "old", Wish(settings=(setting,)), device="cpu")
+        extended(world, "second", tmp_path / "new", settings=settings)
 
 
 def test_a_budget_and_a_schedule_exclude_each_other():
     with pytest.raises(UserError, match=r"so does train\.epochs=3"):
-        Wish(settings=("train.epochs=3",), budget=60)
+        LearnRequest(settings=("train.epochs=3",), budget=60)
 
 
 def test_weights_need_a_network_of_a_library(world, tmp_path):
-    with pytest.raises(UserError, match=r"named by --backbone \(backbone= in Python\)"):
-        learn_folder(world / "first", tmp_path / "new", wish=Wish(weights=tmp_path / "weights.pth"), device="cpu")
+    with pytest.raises(UserError, match=r"named by `backbone`: torchvision/… or timm/…"):
+        learn_folder(world / "first", tmp_path / "new", weights=tmp_path / "weights.pth", device="cpu")
+
+
+def test_a_persons_words_become_a_request():
+    asked = LearnRequest.of("lwf", 3, {"train.lr": 0.05}, "weights.pth", "2min", "skip")
+    assert asked == LearnRequest("lwf", 3, ("train.lr=0.05",), Path("weights.pth"), 120.0, "skip")
+    assert LearnRequest.of("abd", 0, ["train.lr=0.05"], None, 90, "error").budget == 90.0
 
 
 # --- what is decided
 
 
-def test_what_was_decided_is_said(world):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
-    said = " ".join(step.lines())
+def test_what_was_decided_is_said(old, world, second_step):
+    said = " ".join(second_step.lines())
     assert "2 new classes: '3', '4', beside 3 known; 32 images to learn from, 8 held out" in said
     assert "8×8 pixels, resnet8" in said and "mirrored" not in said
     assert "method abd: 6 steps of dreaming, then 2 epochs in batches of 16" in said
     assert "classes are drawn equally often" in said
-    uneven = Wish(settings=(*QUICK_STEP, "train.even=false"))
-    uneven = extend.plan(model_io.load(world / "old"), as_material(world / "second"), uneven)
+    uneven = LearnRequest(settings=(*QUICK_STEP, "train.even=false"))
+    uneven = plan_step(old, as_inputs(world / "second"), uneven)
     assert "equally often" not in " ".join(uneven.lines())
-    brief = Wish(settings=(*QUICK_STEP, "train.epochs=1", "dream.steps=1"))
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), brief)
+    brief = LearnRequest(settings=(*QUICK_STEP, "train.epochs=1", "dream.steps=1"))
+    step = plan_step(old, as_inputs(world / "second"), brief)
     assert "method abd: 1 step of dreaming, then 1 epoch in batches of 16" in " ".join(step.lines())
 
 
-def test_a_model_keeps_the_augmentation_it_was_first_given(world, tmp_path):
-    given = Wish(settings=(*QUICK_STEP, "augment.flip=true", "augment.crop=2"))
-    saved, _ = learn_folder(world / "first", tmp_path / "old", wish=given, device="cpu")
-    step = extend.plan(saved, as_material(world / "second"), wish())
-    assert step.config.augment == saved.config.augment and step.config.augment.flip
-    none = Wish(settings=(*QUICK_STEP, "augment.crop=0", "augment.brightness=0", "augment.contrast=0"))
-    saved, _ = learn_folder(world / "first", tmp_path / "plain", wish=none, device="cpu")
-    assert extend.plan(saved, as_material(world / "second"), wish()).config.augment == AugmentConfig()
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("augment.flip=true", "augment.crop=2"), AugmentConfig(crop=2, flip=True, brightness=0.25, contrast=0.8)),
+        (("augment.crop=0", "augment.brightness=0", "augment.contrast=0"), AugmentConfig()),
+    ],
+)
+def test_a_model_keeps_the_augmentation_it_was_first_given(world, settings, expected):
+    first = plan_step(None, as_inputs(world / "first"), LearnRequest(settings=(*QUICK_STEP, *settings)))
+    saved, _ = learn_step(first, torch.device("cpu"))
+    assert saved.config.augment == expected
+    assert plan_step(saved, as_inputs(world / "second"), quick_request()).config.augment == expected
 
 
 def test_a_folder_extends_a_model_of_one_channel(tiny, tiny_stream, world, tmp_path):
-    learner = TaskLearner.fresh(tiny("abd"), extend.Preprocessing(8, (0.3,), (0.4,)))
+    learner = TaskLearner.fresh(tiny("abd"), Preprocessing(8, (0.3,), (0.4,)))
     learner.learn(tiny_stream[0])
-    learner.save(tmp_path / "grey")
+    save_model(learner, tmp_path / "grey")
     names = set(learner.classifier.class_names)
     folder = next(f for f in ("second", "known", "mixed") if not names & {p.name for p in (world / f).iterdir()})
-    saved, _ = learn_folder(world / folder, tmp_path / "new", tmp_path / "grey", wish(), device="cpu")
+    learn_folder(world / folder, tmp_path / "new", old=tmp_path / "grey", settings=QUICK_STEP, device="cpu")
+    saved = load_model(tmp_path / "new")
     assert saved.classifier.preprocessing.channels == 1 and saved.classifier.seen == 4
-
-
-def test_a_budget_becomes_a_schedule_that_fits(world):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK_STEP[2:]))
-    cpu = torch.device("cpu")
-    short, long = (extend.within(seconds, step, cpu).config for seconds in (0.5, 1e6))
-    assert short.train.epochs < step.config.train.epochs and short.dream.steps < step.config.dream.steps
-    assert long.train.epochs == extend.MOST * step.config.train.epochs  # more would not help
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(1e6, ""), (0.001, "0.0 % of the usual schedule, and even the least")])
-def test_a_budget_that_is_far_too_small_is_said_to_be(world, caplog, seconds, said):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), Wish(settings=QUICK_STEP[2:]))
-    extend.within(seconds, step, torch.device("cpu"))
-    assert said in caplog.text and bool(said) == ("budget" in caplog.text)
 
 
 @pytest.mark.parametrize(
@@ -239,85 +261,80 @@ def test_a_budget_that_is_far_too_small_is_said_to_be(world, caplog, seconds, sa
 def test_mistakes_in_settings_are_told_before_an_image_is_read(world, monkeypatch, setting, message):
     monkeypatch.setattr("reverie.data.inputs.decode_files", lambda *args, **words: pytest.fail("images were read"))
     with pytest.raises(UserError, match=message):
-        extend.plan(None, as_material(world / "first"), Wish(settings=(setting,)))
+        plan_step(None, as_inputs(world / "first"), LearnRequest(settings=(setting,)))
 
 
-def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(world):
-    saved = model_io.load(world / "old")
-    step = extend.plan(saved, as_material(world / "first"), wish(on_known_class="refine"))
+def test_the_threshold_lets_most_held_out_images_and_most_dreams_pass(old, world):
+    step = plan_step(old, as_inputs(world / "first"), quick_request(on_known_class="refine"))
     learner = step.learner(torch.device("cpu"))
     held_out = step.held_out
     sure = learner.predict(held_out).probabilities[:, 0]
-    threshold = extend.rejection_threshold(learner, held_out, None)
-    assert (sure >= threshold).float().mean() >= extend.PASSING
-    assert (sure * (1 - 1e-6) >= threshold).float().mean() >= extend.PASSING  # however many are asked together
+    threshold = rejection_threshold(learner, held_out, None)
+    assert (sure >= threshold).float().mean() >= PASSING
+    assert (sure * (1 - 1e-6) >= threshold).float().mean() >= PASSING  # however many are asked together
     larger = sure[sure > threshold + 2e-4]
-    assert not len(larger) or (sure >= larger.min()).float().mean() < extend.PASSING  # the largest that will do
+    assert not len(larger) or (sure >= larger.min()).float().mean() < PASSING  # the largest that will do
     noise = torch.randn(100, 3, 8, 8)
-    with_dreams = extend.rejection_threshold(learner, held_out, noise.split(60))
-    assert (learner.classifier.eval()(noise).softmax(1).amax(1) >= with_dreams).float().mean() >= extend.PASSING
+    with_dreams = rejection_threshold(learner, held_out, noise.split(60))
+    assert (learner.classifier.eval()(noise).softmax(1).amax(1) >= with_dreams).float().mean() >= PASSING
     assert with_dreams <= threshold
+
+
+# --- check images
 
 
 def test_a_check_folder_may_have_labels_or_not(world, tmp_path):
     check = write_digits(tmp_path / "check", (0, 4), 5, "test")
-    _, labelled = learn_folder(
-        world / "second", tmp_path / "a", world / "old", wish(method="base"), device="cpu", check=check
-    )
+    _, labelled = extended(world, "second", tmp_path / "a", method="base", check=check)
     assert labelled.check_accuracy.images == 10 and labelled.check.images == 5
     flat = tmp_path / "flat"
     flat.mkdir()
     for number, file in enumerate(sorted(check.rglob("*.png"))):
         shutil.copy(file, flat / f"{number}.png")
-    _, bare = learn_folder(
-        world / "second", tmp_path / "b", world / "old", wish(method="base"), device="cpu", check=flat
-    )
+    _, bare = extended(world, "second", tmp_path / "b", method="base", check=flat)
     assert bare.check_accuracy is None and bare.check.images == 10
 
 
-def test_a_check_folders_strange_classes_are_named_and_left_aside(world, tmp_path, caplog):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
+def test_a_check_folders_strange_classes_are_named_and_left_aside(second_step, tmp_path, caplog):
     check = write_digits(tmp_path / "check", (0, 4, 9), 5, "test")
-    assert set(extend.read_check(check, step).labels.tolist()) == {0, 4}
+    assert set(read_check_images(check, second_step).labels.tolist()) == {0, 4}
     assert "will not know '9'" in caplog.text
     strange = write_digits(tmp_path / "strange", (9,), 5, "test")
-    assert extend.read_check(strange, step).labels.tolist() == [-1] * 5
+    assert read_check_images(strange, second_step).labels.tolist() == [-1] * 5
     assert "so its images count as unlabelled" in caplog.text
     write_digits(strange / "test", (0,), 5, "test")
     with pytest.raises(UserError, match=r"Did you mean .*strange/test\?"):
-        extend.read_check(strange, step)
+        read_check_images(strange, second_step)
 
 
-def test_images_beside_the_folders_of_classes_are_counted_and_left_aside(world, tmp_path, caplog):
+def test_images_beside_the_folders_of_classes_are_counted_and_left_aside(second_step, tmp_path, caplog):
     check = write_digits(tmp_path / "check", (0, 4), 5, "test")
     shutil.copy(next((check / "0").iterdir()), check / "loose.PNG")
     (check / "names.txt").write_text("0 4")
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
-    assert len(extend.read_check(check, step)) == 10
-    as_material(check).read(wish().data, 8, {"0", "4"})
+    assert len(read_check_images(check, second_step)) == 10
+    as_inputs(check).read(quick_request().data, 8, {"0", "4"})
     assert caplog.text.count("holds 1 image beside the folders of its classes") >= 2
 
 
 def test_a_first_model_has_nothing_to_be_compared_with(world, tmp_path, caplog):
     flat = write_digits(tmp_path / "check", (0,), 5, "test") / "0"
-    extend.read_check(flat, extend.plan(None, as_material(world / "first"), wish()))
+    read_check_images(flat, plan_step(None, as_inputs(world / "first"), quick_request()))
     assert "images without classes tell nothing" in caplog.text
 
 
-def test_check_images_that_cannot_be_read_are_named_and_do_not_count(world, tmp_path, caplog):
-    step = extend.plan(model_io.load(world / "old"), as_material(world / "second"), wish())
+def test_check_images_that_cannot_be_read_are_named_and_do_not_count(second_step, tmp_path, caplog):
     check = write_digits(tmp_path / "check", (0, 4), 5, "test")
     for file in sorted((check / "4").iterdir())[1:]:
         file.write_text("broken")
     told = []
-    images = extend.read_check(check, step, lambda done, total: told.append((done, total)))
+    images = read_check_images(check, second_step, lambda done, total: told.append((done, total)))
     assert images.labels.tolist() == [0, 0, 0, 0, 0, 4]
     assert caplog.text.count("is not an image that can be read") == 4
     assert told[-1] == (10, 10)
     for file in check.rglob("*.png"):
         file.write_text("broken")
     with pytest.raises(UserError, match=r"no images in .*check that the model could be checked on"):
-        extend.read_check(check, step)
+        read_check_images(check, second_step)
 
 
 # --- many steps
@@ -328,10 +345,11 @@ def test_one_class_at_a_time_and_ten_extensions_in_a_row(tmp_path, caplog):
     settings = ("train.epochs=1", "dream.steps=2", "dream.width=8")
     for number, digit in enumerate([*range(10), 3, 7]):
         folder = write_digits(tmp_path / str(number), (digit,), 6)
-        old = tmp_path / f"model {number - 1}" if number else None
-        again = Wish(settings=settings, on_known_class="refine")
-        saved, _ = learn_folder(folder, tmp_path / f"model {number}", old, again, device="cpu")
+        before = tmp_path / f"model {number - 1}" if number else None
+        to = tmp_path / f"model {number}"
+        learn_folder(folder, to, old=before, settings=settings, on_known_class="refine", device="cpu")
         shutil.rmtree(folder)
+    saved = load_model(to)
     assert saved.classifier.class_names == tuple("0123456789")
     assert len(saved.ledger) == 12 and len(saved.lineage) == 11
     assert caplog.text.count("'0' is the only class") == caplog.text.count("the only class") == 1
@@ -346,18 +364,26 @@ def test_a_first_model_may_begin_with_weights_of_another(world, tmp_path):
     torch.save(resnet18(num_classes=7).state_dict(), tmp_path / "weights.pth")
     began = {}
 
-    class Look(LearnerObserver):
-        def phase_ready(self, number, learner):
-            began.update({name: value.clone() for name, value in learner.classifier.state_dict().items()})
+    class Look(Observer):
+        def phase_ready(self, number, state):
+            began.update({name: value.clone() for name, value in state()["classifier"].items()})
 
-    small = ("net.name=torchvision/resnet18", "data.size=32", "train.epochs=1", "train.batch_size=48")
-    given = Wish(settings=small, weights=tmp_path / "weights.pth")
-    saved, _ = learn_folder(world / "first", tmp_path / "new", wish=given, device="cpu", observer=Look())
+    report = learn_folder(
+        world / "first",
+        tmp_path / "new",
+        backbone="torchvision/resnet18",
+        weights=tmp_path / "weights.pth",
+        settings={"data.size": 32, "train.epochs": 1, "train.batch_size": 48},
+        device="cpu",
+        observer=Look(),
+    )
+    saved = load_model(tmp_path / "new")
     theirs = torch.load(tmp_path / "weights.pth", weights_only=True)
     assert torch.equal(began["backbone.body.layer3.0.conv1.weight"], theirs["layer3.0.conv1.weight"])
     shape = saved.classifier.preprocessing
     assert shape.mean == (0.485, 0.456, 0.406) and shape.images is not None
-    assert str(model_io.load(tmp_path / "new").classifier.backbone.architecture) == "torchvision/resnet18"
+    assert str(saved.classifier.backbone.architecture) == "torchvision/resnet18"
     made_from = hashlib.sha256((tmp_path / "weights.pth").read_bytes()).hexdigest()
-    assert saved.ledger[-1]["weights"] == "weights.pth" and saved.ledger[-1]["weights_sha256"] == made_from
+    assert saved.ledger[-1].weights == "weights.pth" and saved.ledger[-1].weights_sha256 == made_from
+    assert saved.acceptance == report
     assert "weights weights.pth" in (tmp_path / "new" / "README.md").read_text("utf-8")

@@ -10,7 +10,7 @@ from reverie import seeding
 from reverie.errors import UserError
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Architecture
-from reverie.nets.external import find_library, usual_preprocessing
+from reverie.nets.external import find_network, usual_preprocessing
 
 SMALL = ["torchvision/resnet18", "torchvision/mobilenet_v3_small", "timm/test_resnet", "timm/test_vit"]
 
@@ -76,11 +76,11 @@ def test_a_name_that_will_not_do_is_an_error_that_says_why(name, message):
 
 
 def test_a_bare_name_is_torchvisions_or_else_timms():
-    assert str(find_library("resnet18")) == "torchvision/resnet18"
-    assert str(find_library("resnet10t")) == "timm/resnet10t"
-    assert str(find_library("timm/resnet18")) == "timm/resnet18"
+    assert str(find_network("resnet18")) == "torchvision/resnet18"
+    assert str(find_network("resnet10t")) == "timm/resnet10t"
+    assert str(find_network("timm/resnet18")) == "timm/resnet18"
     with pytest.raises(UserError, match=r"nor has torchvision\. Did you mean 'resnet18'"):
-        find_library("resnet1888")
+        find_network("resnet1888")
 
 
 def test_without_timm_the_error_says_how_to_get_it(monkeypatch):

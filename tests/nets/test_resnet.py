@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError
 from reverie.nets import BACKBONES, count_parameters, make_backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.resnet import BasicBlock
 from reverie.nets.statistics import batchnorm_layers
 

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.convnext import LayerNorm2d
 
+from reverie.data.preprocessing import Preprocessing
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
-from reverie.nets.classifier import Classifier, Preprocessing
+from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import batchnorm_layers, noting, noting_layers, remembered, remembering_layers
 
 SHAPE = Preprocessing(8, (0.0,), (1.0,))

@@ -9,11 +9,12 @@ from torchvision.models.densenet import DenseNet
 from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.models.vgg import VGG, make_layers
 
+from reverie.data.preprocessing import ImageStatistics
 from reverie.errors import UserError
 from reverie.nets.backbone import Architecture
-from reverie.nets.classifier import Classifier, ImageStatistics
-from reverie.nets.external import build
-from reverie.nets.surgery import adopt
+from reverie.nets.classifier import Classifier
+from reverie.nets.external import build_network
+from reverie.nets.surgery import adopt_module
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -61,8 +62,8 @@ SMALLER = {resnext: "fc", densenet: "classifier", vgg: "classifier.6"}  # torchv
 @pytest.mark.parametrize(("what", "head"), [*FAMILIES.items(), *SMALLER.items()])
 def test_every_family_gives_the_same_answers_can_be_dreamed_from_and_learns(what, head, one_step_of_each):
     wanted = Architecture.parse(what) if isinstance(what, str) else None
-    module = build(wanted, 3, 5) if wanted else what()
-    classifier = adopt(module, NAMES, MEAN, STD, 32, architecture=wanted)
+    module = build_network(wanted, 3, 5) if wanted else what()
+    classifier = adopt_module(module, NAMES, MEAN, STD, 32, architecture=wanted)
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(classifier(images), module.eval()(images), rtol=1e-4, atol=1e-5)
@@ -94,7 +95,7 @@ def test_a_module_of_ones_own_is_adopted_with_or_without_bias_and_left_as_it_is(
     module = Own(bias).train()
     before = copy.deepcopy(module.state_dict())
     module.conv.requires_grad_(False)
-    classifier = adopt(module, NAMES, (0.3,), (0.4,), 8)
+    classifier = adopt_module(module, NAMES, (0.3,), (0.4,), 8)
     images = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(classifier(images), copy.deepcopy(module).eval()(images))
@@ -108,7 +109,7 @@ def test_a_module_of_ones_own_is_adopted_with_or_without_bias_and_left_as_it_is(
 
 
 def test_a_half_precision_module_becomes_single():
-    classifier = adopt(Own().to(torch.bfloat16), NAMES, (0.3,), (0.4,), 8)
+    classifier = adopt_module(Own().to(torch.bfloat16), NAMES, (0.3,), (0.4,), 8)
     assert {parameter.dtype for parameter in classifier.parameters()} == {torch.float32}
 
 
@@ -121,7 +122,7 @@ class Synchronised(Own):
 def test_layers_that_need_several_gpus_become_plain_ones(one_step_of_each):
     module = Synchronised()
     module.norm.running_mean.normal_()
-    classifier = adopt(module, NAMES, (0.3,), (0.4,), 8)
+    classifier = adopt_module(module, NAMES, (0.3,), (0.4,), 8)
     images = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(classifier(images), module.eval()(images))
@@ -192,13 +193,13 @@ class LayerNormed(Own):
 )
 def test_what_cannot_be_adopted_is_refused_with_the_reason(module, message):
     with pytest.raises(UserError, match=message):
-        adopt(module, NAMES, (0.3,), (0.4,), 8)
+        adopt_module(module, NAMES, (0.3,), (0.4,), 8)
 
 
 @pytest.mark.parametrize("name", ["timm/test_vit", "timm/test_convnext"])
 def test_networks_without_batchnorm_are_refused(name):
     with pytest.raises(UserError, match="no BatchNorm layers"):
-        adopt(build(Architecture.parse(name), 3, 5), NAMES, MEAN, STD, 160)
+        adopt_module(build_network(Architecture.parse(name), 3, 5), NAMES, MEAN, STD, 160)
 
 
 @pytest.mark.parametrize(
@@ -214,11 +215,11 @@ def test_networks_without_batchnorm_are_refused(name):
 )
 def test_facts_that_do_not_fit_are_refused(classes, mean, std, message):
     with pytest.raises(UserError, match=message):
-        adopt(Own(), classes, mean, std, 8)
+        adopt_module(Own(), classes, mean, std, 8)
 
 
 def images_of(*facts) -> ImageStatistics | None:
-    made: Classifier = adopt(Own(), NAMES, *facts[:2], 8, *facts[2:])
+    made: Classifier = adopt_module(Own(), NAMES, *facts[:2], 8, *facts[2:])
     return made.preprocessing.images
 
 

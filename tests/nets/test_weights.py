@@ -10,7 +10,7 @@ from torch import nn
 from reverie.errors import UserError
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Architecture
-from reverie.nets.external import build
+from reverie.nets.external import build_network
 from reverie.nets.weights import load_backbone, load_weights, read_weights
 
 
@@ -107,7 +107,7 @@ def test_weights_of_another_network_are_refused_by_name_and_shape(tmp_path):
 
 
 def test_a_backbone_takes_the_weights_of_a_whole_network_whatever_classes_it_knew(tmp_path):
-    theirs = build(Architecture.parse("timm/test_resnet"), 3, 7)
+    theirs = build_network(Architecture.parse("timm/test_resnet"), 3, 7)
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     ours = make_backbone("timm/test_resnet", 3)
     load_backbone(ours, tmp_path / "w.pth")

@@ -5,21 +5,22 @@ import shutil
 import threading
 
 import pytest
+from PIL import Image
 
-from reverie.report import page as report
-from reverie.report.run_reader import Evidence
-from reverie.report.server import Server
-from tests import browser as driver
+from reverie.report.page import write_report
+from reverie.report.run_reader import RunView
+from reverie.report.server import ReportServer
+from tests.support.browser import NAMES, Browser, find_browser
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    program = driver.find()
+    program = find_browser()
     if program is None:
-        pytest.skip(f"no browser here ({', '.join(driver.NAMES)}): the page was not looked at")
-    made = driver.Browser(program, tmp_path_factory.mktemp("profile"))
+        pytest.skip(f"no browser here ({', '.join(NAMES)}): the page was not looked at")
+    made = Browser(program, tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
 
@@ -27,14 +28,14 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def table_page(small_table, tmp_path_factory):
     file = tmp_path_factory.mktemp("pages") / "table.html"
-    report.write([small_table], file)
+    write_report([small_table], file)
     return file.as_uri()
 
 
 @pytest.fixture(scope="module")
 def run_page(small_table, tmp_path_factory):
     file = tmp_path_factory.mktemp("pages") / "run.html"
-    report.write([small_table / "abd-seed0"], file)
+    write_report([small_table / "abd-seed0"], file)
     return file.as_uri()
 
 
@@ -67,12 +68,12 @@ def test_a_table_is_drawn_whole_with_no_complaint_and_no_request(browser, table_
 
 def test_a_run_is_drawn_whole(browser, run_page, small_table):
     page = browser.open(run_page)
-    result = Evidence.of(small_table / "abd-seed0").result
+    result = RunView.of(small_table / "abd-seed0").result
     marks = page.ask(MARKS)
     assert marks["Accuracy matrix"] == [6, 0]
     assert marks["Accuracy and Omega by task"] == [9, 3]
     assert marks["Forgetting by task"] == [2, 0]
-    assert marks["Seconds by task and part"] == [3 * len(result["seconds"]["by_part"]), 0]
+    assert marks["Seconds by task and part"] == [3 * len(result.seconds.by_part), 0]
     assert marks["Phase “learn”"] == [0, 3]  # the first task's loss has but one point
     assert marks["Phase “dream”"] == [0, 4]
     assert page.ask("[...document.querySelectorAll('.picture img')].every((i) => i.complete && i.naturalWidth > 100)")
@@ -100,7 +101,7 @@ def test_pointing_at_a_mark_shows_its_value(browser, table_page, small_table):
     assert page.ask("tip.hidden")
     cell = f"{figure('Accuracy by task')}.querySelectorAll('.mark')[8]"  # the last method's last task
     page.move(*page.middle(cell))
-    accuracy = 100 * Evidence.of(small_table / "abd-seed0").accuracy_after[2]
+    accuracy = 100 * RunView.of(small_table / "abd-seed0").accuracy_after[2]
     shown = page.ask("tip.hidden ? null : tip.textContent")
     assert shown.startswith("ABD")
     assert "tasks learned: 3" in shown
@@ -176,8 +177,6 @@ def test_a_figure_is_saved_as_a_picture_that_stands_alone(browser, table_page, t
         page.ask("new Promise((done) => setTimeout(done, 50))")
     content = file.read_bytes()
     if kind == "PNG":
-        from PIL import Image
-
         with Image.open(file) as image:
             assert image.size[0] == 2 * int(page.ask("document.querySelector('.plot svg').getAttribute('width')"))
             assert len(image.convert("RGB").getcolors(1 << 20)) > 20
@@ -190,7 +189,7 @@ def test_a_figure_is_saved_as_a_picture_that_stands_alone(browser, table_page, t
 
 
 def test_names_do_nothing_but_stand_there(browser, odd_run, tmp_path):
-    report.write([odd_run, odd_run], tmp_path / "page.html")
+    write_report([odd_run, odd_run], tmp_path / "page.html")
     page = browser.open((tmp_path / "page.html").as_uri())
     assert page.ask("typeof hacked") == "undefined"
     assert page.ask("document.querySelector('h1 + p').textContent")
@@ -213,7 +212,7 @@ def test_a_watched_page_renews_itself_and_outlives_its_server(browser, small_tab
     shutil.copytree(small_table / "abd-seed0", run)
     result = (run / "result.json").read_bytes()
     (run / "result.json").unlink()
-    with Server([run], 0) as server:
+    with ReportServer([run], 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page = browser.open(server.address)
         assert "not finished" in page.ask("document.querySelector('.missing').textContent")

@@ -8,20 +8,11 @@ import numpy as np
 import pytest
 
 from reverie.errors import Interrupted
-from reverie.report import html as markup
-from reverie.report import page as report
-from reverie.report.run_reader import Evidence, runs_in
-from reverie.runs import run as runs
-from reverie.runs.run import RunObserver
-
-
-class StopBeforeTask(RunObserver):
-    def __init__(self, index):
-        self.index = index
-
-    def task_begins(self, index, count):
-        if index == self.index:
-            raise Interrupted
+from reverie.report.html import page_body
+from reverie.report.page import make_page
+from reverie.report.run_reader import RunView, runs_in
+from reverie.runs.run import run as run_config
+from tests.support.experiments import StopBeforeTask
 
 
 @pytest.fixture
@@ -34,18 +25,18 @@ def run(small_table, tmp_path):
 
 def test_a_finished_run_tells_what_its_result_says(run):
     result = json.loads((run / "result.json").read_text())
-    found = Evidence.of(run)
+    found = RunView.of(run)
     assert (found.missing, found.state, found.finished) == ([], "finished", True)
     assert found.title == "ABD on digits-5, seed 0"
-    assert found.result == result
+    assert found.result.as_dict() == result
     assert found.matrix == result["accuracy_matrix"]
     assert found.tasks == 3
     assert [sheet.task for sheet in found.sheets] == [2, 3]
     assert found.dreams[3]["classes"] == 4
     losses = found.losses()
     assert {phase: [*by_task] for phase, by_task in losses.items()} == {"learn": [1, 2, 3], "dream": [2, 3]}
-    assert losses["learn"][2][0][0] == 1
-    assert set(losses["learn"][2][0][1]) == {"local_cross_entropy", "fine_tuning", "distillation"}
+    assert losses["learn"][2][0].epoch == 1
+    assert set(losses["learn"][2][0].losses) == {"local_cross_entropy", "fine_tuning", "distillation"}
 
 
 def test_omega_is_found_when_the_upper_bound_was_trained_later_and_the_run_stays_as_it_is(run):
@@ -53,21 +44,21 @@ def test_omega_is_found_when_the_upper_bound_was_trained_later_and_the_run_stays
     result = json.loads(file.read_text())
     alone = {**result, "upper_bound": None, "metrics": {**result["metrics"], "omega": None, "omega_up_to": None}}
     file.write_text(json.dumps(alone))
-    found = Evidence.of(run)
-    assert found.result["metrics"]["omega"] == result["metrics"]["omega"]
+    found = RunView.of(run)
+    assert found.result.metrics.omega == result["metrics"]["omega"]
     assert json.loads(file.read_text()) == alone
     shutil.rmtree(run.parent / "upper-bounds")
-    found = Evidence.of(run)
-    assert found.result["metrics"]["omega"] is None
+    found = RunView.of(run)
+    assert found.result.metrics.omega is None
     assert found.missing == ["Omega needs the upper bound, which has not been trained beside this run."]
 
 
 def test_a_run_that_was_stopped_shows_the_tasks_it_has_learned(tiny, tmp_path, small_table):
     config = tiny("abd", "stream.take=3", "train.epochs=1")
     with pytest.raises(Interrupted):
-        runs.execute(config, tmp_path / "run", device="cpu", observer=StopBeforeTask(2))
-    found = Evidence.of(tmp_path / "run")
-    whole = Evidence.of(small_table / "abd-seed0")
+        run_config(config, tmp_path / "run", device="cpu", observer=StopBeforeTask(2))
+    found = RunView.of(tmp_path / "run")
+    whole = RunView.of(small_table / "abd-seed0")
     assert not found.finished
     assert found.state == "2 of 3 tasks learned"
     assert found.missing == ["The run is not finished: 2 of 3 tasks learned. Omega and the ledger come with the end."]
@@ -154,9 +145,9 @@ def broken_sheet(run):
     ],
 )
 def test_whatever_is_damaged_is_named_and_the_rest_is_there(run, small_table, damage, said):
-    whole = Evidence.of(small_table / "abd-seed0")
+    whole = RunView.of(small_table / "abd-seed0")
     damage(run)
-    found = Evidence.of(run)
+    found = RunView.of(run)
     assert len(found.missing) == len(said)
     for line, words in zip(found.missing, said, strict=True):
         assert words in line
@@ -182,14 +173,14 @@ def test_no_damage_to_a_file_keeps_the_page_from_being_made(run, name):
         else:
             content[at] = rng.randrange(256)
         (run / name).write_bytes(content)
-        assert "article" in markup.body(report.make([run]))["html"]
-        assert "article" in markup.body(report.make([run.parent]))["html"]
+        assert "article" in page_body(make_page([run]))["html"]
+        assert "article" in page_body(make_page([run.parent]))["html"]
 
 
 def test_a_folder_that_is_gone_or_holds_nothing_is_no_mistake(tmp_path):
-    assert Evidence.of(tmp_path / "gone").missing == ["The run is not there (any more)."]
+    assert RunView.of(tmp_path / "gone").missing == ["The run is not there (any more)."]
     (tmp_path / "empty").mkdir()
-    found = Evidence.of(tmp_path / "empty")
+    found = RunView.of(tmp_path / "empty")
     assert found.title == "empty"
     assert any("not finished: 0 tasks learned" in line for line in found.missing)
 
@@ -199,14 +190,14 @@ def test_a_result_file_alone_will_do(run, tmp_path):
     shutil.copy(run / "result.json", tmp_path / "results" / "mine.json")
     (tmp_path / "results" / "table.json").write_text("{}")
     assert runs_in(tmp_path / "results") == [tmp_path / "results" / "mine.json"]
-    found = Evidence.of(tmp_path / "results" / "mine.json")
+    found = RunView.of(tmp_path / "results" / "mine.json")
     assert (found.name, found.finished, found.tasks) == ("mine", True, 3)
     assert (found.alone, found.missing) == (True, [])
     (tmp_path / "results" / "mine.json").write_text("{}")
-    assert "mine.json is damaged" in Evidence.of(tmp_path / "results" / "mine.json").missing[0]
+    assert "mine.json is damaged" in RunView.of(tmp_path / "results" / "mine.json").missing[0]
 
 
 def test_a_method_that_is_not_installed_here_goes_by_its_name(run):
     file = run / "result.json"
     file.write_text(file.read_text().replace('"method": "abd"', '"method": "magic"'))
-    assert Evidence.of(run).title == "magic on digits-5, seed 0"
+    assert RunView.of(run).title == "magic on digits-5, seed 0"

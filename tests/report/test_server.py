@@ -17,16 +17,17 @@ import pytest
 from PIL import Image
 
 from reverie.errors import Interrupted, UserError
-from reverie.report.server import Server
-from reverie.runs import configure as experiment
-from reverie.runs import run as runs
-from tests.conftest import TINY, hear_ctrl_c
-from tests.report.test_run_reader import StopBeforeTask
+from reverie.report.run_reader import RunView
+from reverie.report.server import ReportServer, Watched, watch
+from reverie.runs.configure import configure
+from reverie.runs.run import run
+from tests.support.experiments import TINY, StopBeforeTask
+from tests.support.processes import hear_ctrl_c
 
 
 @contextmanager
 def serving(*paths):
-    with Server(paths, 0) as server:
+    with ReportServer(paths, 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -101,19 +102,19 @@ def test_it_follows_a_run_that_stops_goes_on_ends_is_deleted_and_comes_back(tiny
     with serving(folder) as server:
         assert "not there" in news(server)["html"]
         with pytest.raises(Interrupted):
-            runs.execute(config, folder, device="cpu", observer=StopBeforeTask(1))
+            run(config, folder, device="cpu", observer=StopBeforeTask(1))
         with (folder / "events.jsonl").open("ab") as file:
             file.write(b'{"event": "epo')  # killed while it wrote
         stopped = news(server)
         assert "1 of 2 tasks learned" in stopped["html"]
         assert news(server, stopped["version"]) == 204
-        runs.execute(config, folder, device="cpu")
+        run(config, folder, device="cpu")
         ended = news(server, stopped["version"])
         assert "· finished" in ended["html"]
         shutil.rmtree(folder)
         gone = news(server, ended["version"])
         assert "not there" in gone["html"]
-        runs.execute(config, folder, device="cpu")
+        run(config, folder, device="cpu")
         assert "· finished" in news(server, gone["version"])["html"]
 
 
@@ -132,7 +133,7 @@ def test_it_follows_a_process_that_is_killed_and_a_run_that_goes_on(tmp_path):
             process.wait()
             killed = news(server)
             assert "The run is not finished" in killed["html"]
-            runs.execute(experiment.configure("digits-5", "base", settings=settings), folder, device="cpu")
+            run(configure("digits-5", "base", settings=settings), folder, device="cpu")
             assert "· finished" in news(server, killed["version"])["html"]
     finally:
         process.kill()
@@ -163,12 +164,9 @@ def test_omega_appears_when_the_upper_bound_is_trained(small_table, tmp_path):
 
 
 def test_a_run_is_not_read_again_while_nothing_changes(small_table, monkeypatch):
-    from reverie.report import server as watch
-
-    read = []
-    real = watch.Evidence.of
-    monkeypatch.setattr(watch.Evidence, "of", lambda path: read.append(path) or real(path))
-    watched = watch.Watched([small_table])
+    read, real = [], RunView.of
+    monkeypatch.setattr(RunView, "of", lambda path: read.append(path) or real(path))
+    watched = Watched([small_table])
     watched.look()
     watched.look()
     assert len(read) == 4
@@ -206,10 +204,33 @@ def test_a_reader_who_leaves_in_the_middle_does_no_harm(small_table, capsys):
 
 
 def test_a_port_that_is_taken_is_a_mistake(small_table):
-    with serving(small_table) as server, pytest.raises(UserError, match="Choose another --port"):
-        Server([small_table], server.server_address[1])
-    with pytest.raises(UserError, match="Choose another --port"):
-        Server([small_table], 99999999)
+    with serving(small_table) as server, pytest.raises(UserError, match="Choose another `port`"):
+        ReportServer([small_table], server.server_address[1])
+    with pytest.raises(UserError, match="Choose another `port`"):
+        ReportServer([small_table], 99999999)
+
+
+def test_called_in_python_it_tells_its_address_and_serves_until_ctrl_c(small_table):
+    pages = []
+
+    def visit(address):
+        try:
+            connection = http.client.HTTPConnection(address.split("/")[2], timeout=30)
+            connection.request("GET", "/")
+            pages.append(connection.getresponse().read())
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have ignored
+    try:
+        watch(
+            str(small_table / "abd-seed0"),
+            0,
+            ready=lambda address: threading.Thread(target=visit, args=(address,)).start(),
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert b"ABD on digits-5, seed 0" in pages[0]
 
 
 def test_the_command_serves_until_it_is_stopped(small_table):

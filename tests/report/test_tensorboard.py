@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
+from reverie.engine.observer import Observers
 from reverie.errors import Interrupted, UserError
-from reverie.report.tensorboard import FOLDER, mirroring
-from reverie.runs import run as runs
-from reverie.runs.run import SeveralOfRuns
-from tests.report.test_run_reader import StopBeforeTask
+from reverie.report.tensorboard import FOLDER, tensorboard_log
+from reverie.runs.run import run
+from tests.support.experiments import StopBeforeTask
 
 
 def events_of(folder, kind):
@@ -29,10 +29,10 @@ def test_losses_accuracies_and_dreams_are_logged_once_however_often_the_run_was_
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     config, folder = tiny("abd", "stream.take=3"), tmp_path / "run"
     for stop in (1, 2):
-        with pytest.raises(Interrupted), mirroring(folder) as mirror:
-            runs.execute(config, folder, device="cpu", observer=SeveralOfRuns(mirror, StopBeforeTask(stop)))
-    with mirroring(folder) as mirror:
-        runs.execute(config, folder, device="cpu", observer=mirror)
+        with pytest.raises(Interrupted), tensorboard_log(folder) as log:
+            run(config, folder, device="cpu", observer=Observers(log, StopBeforeTask(stop)))
+    with tensorboard_log(folder) as log:
+        run(config, folder, device="cpu", observer=log)
     scalars, accumulator = logged(folder)
     epochs = [event for event in events_of(folder, "epoch") if event["phase"] == "learn"]
     learned = [
@@ -52,8 +52,8 @@ def test_a_first_task_that_another_run_has_trained_is_logged_too(tiny, tmp_path)
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     for method in ("base", "lwf"):
         config, folder = tiny(method, "stream.take=2"), tmp_path / method
-        with mirroring(folder) as mirror:
-            runs.execute(config, folder, device="cpu", observer=mirror, share_first_task=True)
+        with tensorboard_log(folder) as log:
+            run(config, folder, device="cpu", observer=log, share_first_task=True)
     assert json.loads((folder / "result.json").read_text())["first_task"]["trained_by"]["method"] == "base"
     epochs = events_of(folder, "epoch")
     learned = [(n, pytest.approx(e["losses"]["cross_entropy"], rel=1e-5)) for n, e in enumerate(epochs, 1)]
@@ -63,20 +63,20 @@ def test_a_first_task_that_another_run_has_trained_is_logged_too(tiny, tmp_path)
 def test_a_run_that_was_finished_without_is_written_for_tensorboard_later(tiny, tmp_path):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     config, folder = tiny("base", "stream.take=2"), tmp_path / "run"
-    runs.execute(config, folder, device="cpu")
-    with mirroring(folder) as mirror:
-        runs.execute(config, folder, device="cpu", observer=mirror)
+    run(config, folder, device="cpu")
+    with tensorboard_log(folder) as log:
+        run(config, folder, device="cpu", observer=log)
     assert len(logged(folder)[0]["accuracy/all_classes_seen"]) == 2
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(tiny, tmp_path):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
-    with pytest.raises(UserError), mirroring(tmp_path / "run") as mirror:
-        runs.execute(tiny("base"), tmp_path / "run", device="abacus", observer=mirror)
+    with pytest.raises(UserError), tensorboard_log(tmp_path / "run") as log:
+        run(tiny("base"), tmp_path / "run", device="abacus", observer=log)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_package_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UserError, match=r"pip install 'reverie\[tensorboard\]'"), mirroring(tmp_path / "run"):
+    with pytest.raises(UserError, match=r"pip install 'reverie\[tensorboard\]'"), tensorboard_log(tmp_path / "run"):
         pass

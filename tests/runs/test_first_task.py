@@ -1,38 +1,62 @@
 """The first task is shared where it is the same to the last bit, and nowhere else."""
 
-import json
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+import reverie
 from reverie.data.feed import Batch
 from reverie.data.images import Dataset
 from reverie.data.stream import Task
 from reverie.errors import Interrupted
-from reverie.learner.checkpoint import lock_file
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method
 from reverie.methods.base import Method
 from reverie.methods.deepinversion import DeepInversion
 from reverie.methods.dreamer import Dreamer
-from reverie.runs.configure import configure, preprocessing
-from reverie.runs.run import execute, first_task
-from reverie.system import files as disk
-from reverie.system.provenance import digest
-from tests.conftest import TINY
-from tests.runs.test_run import StopAt, assert_same_run, figures, losses
+from reverie.runs import first_task
+from reverie.runs.first_task import FirstTask, FirstTaskEntry
+from reverie.runs.result import read_result
+from reverie.system.files import read_json, read_state, write_json
+from reverie.system.locks import try_lock
+from reverie.system.provenance import Environment, digest
+from reverie.system.records import as_record
+from tests.support.experiments import CtrlC, assert_same_run, figures_of, losses_of, quick_run, tiny_config
 
+ONE = ("stream.take=1", "train.epochs=1")
 TWO = ("stream.take=2", "train.epochs=1")
-QUICK = [*TINY, "train.epochs=1"]
 
 
 def entries(folder, kind="first-tasks"):
     return sorted((folder / kind).glob("*/entry.json"))
+
+
+def read_entry(file):
+    return as_record(FirstTaskEntry, read_json(file))
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A folder with a finished run of one task in it, `base`, that shares it. Not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    quick_run(tiny_config("base", *ONE), folder / "base", share_first_task=True)
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """A copy of it, which may be changed."""
+    return shutil.copytree(trained_once, tmp_path / "trained")
+
+
+def run_beside(folder, method="lwf", *settings, **options):
+    return quick_run(tiny_config(method, *(settings or ONE)), folder / method, share_first_task=True, **options)
 
 
 @pytest.mark.parametrize(
@@ -44,61 +68,63 @@ def entries(folder, kind="first-tasks"):
         (("abd",), ("abd", "method.fine_tuning=0.5"), "released"),
     ],
 )
-def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(tiny, tmp_path, first, second, recipe):
-    trained, found = (tiny(which[0], *TWO, *which[1:], recipe=recipe) for which in (first, second))
-    execute(trained, tmp_path / "shared" / "first", share_first_task=True)
-    assert len(entries(tmp_path / "shared")) == 1
-    shared = execute(found, tmp_path / "shared" / "second", share_first_task=True)
-    alone = execute(found, tmp_path / "alone" / "second")
-    assert figures(shared)["metrics"] == figures(alone)["metrics"]
-    assert figures(shared)["ledger"] == figures(alone)["ledger"]
-    assert_same_run(tmp_path / "shared" / "second", tmp_path / "alone" / "second")
-    assert losses(tmp_path / "shared" / "second")[0][:3] == (1, "learn", 1)
-    assert shared["first_task"]["trained_by"] == {
+def test_a_run_that_finds_its_first_task_ends_with_the_same_bits(whole, tmp_path, first, second, recipe):
+    ours, theirs = (tiny_config(which[0], *TWO, *which[1:], recipe=recipe) for which in (second, first))
+    quick_run(theirs, tmp_path / "first", share_first_task=True)
+    assert len(entries(tmp_path)) == 1
+    shared, alone = quick_run(ours, tmp_path / "second", share_first_task=True), whole(ours)
+    assert figures_of(shared) == figures_of(alone.result)
+    assert_same_run(tmp_path / "second", alone.folder)
+    assert losses_of(tmp_path / "second")[0][:3] == (1, "learn", 1)
+    assert shared.first_task.trained_by.as_dict() == {
         "preset": "digits-5", "method": first[0], "recipe": recipe, "seed": 0
     }  # fmt: skip
-    assert alone["first_task"] is None
-    assert sorted(entry.name for entry in (tmp_path / "alone").iterdir()) in (["second"], ["second", "upper-bounds"])
-    assert shared["phases"] == alone["phases"]
-    assert len(entries(tmp_path / "shared")) == 1
+    assert alone.result.first_task is None
+    assert sorted(entry.name for entry in alone.folder.parent.iterdir()) in (["run"], ["run", "upper-bounds"])
+    assert shared.phases == alone.result.phases
+    assert len(entries(tmp_path)) == 1
 
 
-def test_what_it_cost_counts_for_both_and_is_marked(tiny, tmp_path):
-    a, b = (execute(tiny(name, *TWO), tmp_path / name, share_first_task=True) for name in ("base", "lwf"))
-    assert a["first_task"] is None
-    cost = b["first_task"]["seconds"]
+def test_what_it_cost_counts_for_both_and_is_marked(trained):
+    a, b = read_result(trained / "base" / "result.json"), run_beside(trained)
+    assert a.first_task is None
+    cost = b.first_task.seconds
     for result in (a, b):
-        assert 0 < cost <= result["seconds"]["by_task"][0]["learn"] < cost + 1
-    entry = json.loads(entries(tmp_path)[0].read_text())
-    assert (entry["trained_by"]["method"], entry["seconds"]) == ("base", cost)
-    assert "torch" in entry["session"]["environment"]
+        assert 0 < cost <= result.seconds.by_task[0]["learn"] < cost + 1
+    entry = read_entry(entries(trained)[0])
+    assert (entry.trained_by.method, entry.seconds) == ("base", cost)
+    assert entry.session.environment.torch == torch.__version__
+
+
+# --- dreams of the first task
 
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     """A folder with a finished run of DeepInversion in it."""
     folder = tmp_path_factory.mktemp("beside")
-    config = configure("digits-5", "deepinversion", settings=[*QUICK, "stream.take=3"])
-    execute(config, folder / "deepinversion", share_first_task=True)
+    quick_run(tiny_config("deepinversion", *TWO, "stream.take=3"), folder / "deepinversion", share_first_task=True)
+    assert len(entries(folder, "first-dreams")) == 1  # those of the third task are everybody's own
     return folder
 
 
 def beside_it(folder, method, *settings):
-    config = configure("digits-5", method, settings=[*QUICK, *TWO, *settings])
-    return execute(config, folder / f"{method}{''.join(settings)}", share_first_task=True)
+    config = tiny_config(method, *TWO, *settings)
+    return quick_run(config, folder / f"{method}{''.join(settings)}", share_first_task=True)
 
 
 def test_methods_that_share_a_teacher_share_its_dreams(beside):
-    a, b = json.loads((beside / "deepinversion" / "result.json").read_text()), beside_it(beside, "abd")
-    assert a["first_dreams"] is None
-    assert b["first_task"]["trained_by"]["method"] == b["first_dreams"]["trained_by"]["method"] == "deepinversion"
-    shared, own = b["first_dreams"]["seconds"], b["seconds"]["by_task"][1]["dream"]
-    assert shared < a["seconds"]["by_task"][1]["dream"]  # a look at the dreams after the last step is everyone's own
+    kept = entries(beside, "first-dreams")
+    a, b = read_result(beside / "deepinversion" / "result.json"), beside_it(beside, "abd")
+    assert a.first_dreams is None
+    assert b.first_task.trained_by.method == b.first_dreams.trained_by.method == "deepinversion"
+    shared, own = b.first_dreams.seconds, b.seconds.by_task[1]["dream"]
+    assert shared < a.seconds.by_task[1]["dream"]  # a look at the dreams after the last step is everyone's own
     assert shared < own
-    ours, theirs = losses(beside / "abd"), losses(beside / "deepinversion")
+    ours, theirs = losses_of(beside / "abd"), losses_of(beside / "deepinversion")
     assert ours[:2] == theirs[:2]
     assert ours[1][:2] == (2, "dream")
-    assert len(entries(beside, "first-dreams")) == 1  # those of the third task are everybody's own
+    assert entries(beside, "first-dreams") == kept
 
 
 class OwnDreamer(Dreamer):
@@ -139,40 +165,49 @@ def test_a_method_that_dreams_otherwise_finds_no_dreams(beside, monkeypatch, met
     name = method.__name__
     monkeypatch.setitem(BUILT_IN, name, f"{__name__}:{name}")
     result = beside_it(beside, name)
-    assert result["first_task"] is not None
-    assert result["first_dreams"] is None
+    assert result.first_task is not None
+    assert result.first_dreams is None
 
 
 @pytest.mark.parametrize("setting", ["dream.steps=3", "dream.lr=0.01", "dream.width=4", "dream.batch_size=8"])
 def test_dreams_made_otherwise_are_not_shared(beside, setting):
     result = beside_it(beside, "abd", setting)
-    assert result["first_task"] is not None
-    assert result["first_dreams"] is None
+    assert result.first_task is not None
+    assert result.first_dreams is None
+
+
+# --- what is the same, and what is not
 
 
 class Asked(Exception):
     """A run has looked for its first task, under this key."""
 
 
-@pytest.fixture
-def key_of(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def key_of(tmp_path_factory):
     """The key under which a run looks for its first task; none if it does not."""
 
     def ask(self, key, phase):
         raise Asked(key)
 
-    monkeypatch.setattr(first_task.FirstTask, "_find", ask)
-
-    def key(config):
-        folder = tmp_path / "asking"
-        try:
-            execute(config, folder, share_first_task=True)
-        except Asked as asked:
-            return str(asked)
-        finally:
-            shutil.rmtree(folder)
+    def key(method, *settings, **others):
+        folder = tmp_path_factory.mktemp("asking") / "run"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(FirstTask, "_find", ask)
+            try:
+                quick_run(tiny_config(method, *settings, **others), folder, share_first_task=True)
+            except Asked as asked:
+                return str(asked)
         return None
 
+    return key
+
+
+@pytest.fixture(scope="module")
+def usual(key_of):
+    """Of the plainest method."""
+    key = key_of("base")
+    assert key is not None
     return key
 
 
@@ -195,39 +230,56 @@ def key_of(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_what_differs_is_not_shared(tiny, key_of, others):
-    method, settings = others.pop("method", "lwf"), others.pop("settings", [])
-    assert key_of(tiny("lwf")) == key_of(tiny("base"))
-    assert None is not key_of(tiny(method, *settings, **others)) != key_of(tiny("base"))
+def test_what_differs_is_not_shared(key_of, usual, others):
+    assert None is not key_of("lwf", *others.pop("settings", []), **others) != usual
 
 
 @pytest.mark.parametrize("same", ["dream.steps=3", "stream.take=3", "evaluate.top=5", "data.storage=stream"])
-def test_what_makes_no_difference_to_the_first_task_is(tiny, key_of, same):
-    assert key_of(tiny("deepinversion", same)) == key_of(tiny("base"))
+def test_what_makes_no_difference_to_the_first_task_is(key_of, usual, same):
+    assert key_of("deepinversion", same) == usual
 
 
-def test_abd_begins_as_all_others_do_unless_its_head_has_rows_of_future_classes(tiny, key_of):
-    assert key_of(tiny("abd")) == key_of(tiny("base"))
-    released = [key_of(tiny(method, recipe="released")) for method in ("abd", "lwf", "deepinversion")]
+def test_abd_begins_as_all_others_do_unless_its_head_has_rows_of_future_classes(key_of, usual):
+    assert key_of("abd") == usual
+    released = [key_of(method, recipe="released") for method in ("abd", "lwf", "deepinversion")]
     assert None is not released[0] != released[1] == released[2]
 
 
-@pytest.mark.parametrize("method", ["r-dfcil", "rehearsal", "lwf-coreset", "e2e", "bic"])
-def test_methods_that_keep_something_or_learn_in_two_phases_begin_as_all_others_do(tiny, key_of, method):
-    assert key_of(tiny(method)) == key_of(tiny("base"))
+@pytest.mark.parametrize("method", ["lwf", "r-dfcil", "rehearsal", "lwf-coreset", "e2e", "bic"])
+def test_methods_that_keep_something_or_learn_in_two_phases_begin_as_all_others_do(key_of, usual, method):
+    assert key_of(method) == usual
 
 
-def test_other_code_and_another_machine_share_nothing(tiny, key_of, monkeypatch):
-    usual = key_of(tiny("base"))
+def test_other_code_and_another_machine_share_nothing(key_of, usual, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(first_task, "_code", lambda: "other")
-        assert key_of(tiny("base")) != usual
+        assert key_of("base") != usual
     with monkeypatch.context() as patched:
-        patched.setattr("reverie.system.provenance.environment", lambda device: {"device": "cpu", "threads": 7})
-        assert key_of(tiny("base")) != usual
+        elsewhere = Environment(device="cpu", threads=7)
+        patched.setattr("reverie.system.provenance.environment", lambda device: elsewhere)
+        assert key_of("base") != usual
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "fingerprint", lambda self: "other")
-        assert key_of(tiny("base")) != usual
+        assert key_of("base") != usual
+
+
+def test_code_is_other_code_when_any_file_of_the_package_is_another(tmp_path, monkeypatch):
+    """Of all its folders, not of the one that the file lies in which asks."""
+    package, code = Path(reverie.__file__).parent, first_task._code.__wrapped__
+    found = {code()}
+    copy = shutil.copytree(package, tmp_path / "reverie", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(first_task, "__file__", str(copy / "runs" / "first_task.py"))
+    assert found == {code()}
+    files = sorted(copy.rglob("*.py"))
+    assert {"engine", "learner", "methods", "nets", "data"} <= {file.parent.name for file in files}
+    for file in files:
+        text = file.read_bytes()
+        file.write_bytes(text + b"\n")
+        found.add(code())
+        file.write_bytes(text)
+    assert len(found) == len(files) + 1
+    (copy / "methods" / "plain.py").rename(copy / "methods" / "plainer.py")
+    assert code() not in found
 
 
 class OwnLosses(Method):
@@ -287,10 +339,14 @@ class Nudged(Method):
 
 
 @pytest.mark.parametrize("method", [OwnLosses, Prepared, Watching, Fraction, Renamed, Frozen, Nudged])
-def test_a_method_that_does_anything_else_in_its_first_task_finds_nothing(tiny, key_of, monkeypatch, method):
+def test_a_method_that_does_anything_else_in_its_first_task_finds_nothing(key_of, monkeypatch, usual_of_one, method):
     monkeypatch.setitem(BUILT_IN, "mine", f"{__name__}:{method.__name__}")
-    quick = "stream.take=1", "train.epochs=1"
-    assert key_of(tiny("mine", *quick)) != key_of(tiny("base", *quick))
+    assert key_of("mine", *ONE) != usual_of_one
+
+
+@pytest.fixture(scope="module")
+def usual_of_one(key_of):
+    return key_of("base", *ONE)
 
 
 class TwoPhases(Method):
@@ -303,103 +359,101 @@ class TwoPhases(Method):
         yield phase
 
 
-def test_phases_after_the_shared_one_are_trained(tiny, tmp_path, monkeypatch):
+def test_phases_after_the_shared_one_are_trained(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(BUILT_IN, "mine", f"{__name__}:TwoPhases")
-    execute(tiny("base", *TWO), tmp_path / "shared" / "first", share_first_task=True)
-    result = execute(tiny("mine", *TWO), tmp_path / "shared" / "run", share_first_task=True)
-    assert result["first_task"]["trained_by"]["method"] == "base"
-    execute(tiny("mine", *TWO), tmp_path / "alone" / "run")
-    assert_same_run(tmp_path / "shared" / "run", tmp_path / "alone" / "run")
+    result = run_beside(trained, "mine", *TWO)
+    assert result.first_task.trained_by.method == "base"
+    quick_run(tiny_config("mine", *TWO), tmp_path / "alone" / "mine")
+    assert_same_run(trained / "mine", tmp_path / "alone" / "mine")
 
 
-@pytest.mark.parametrize("where", [(1, "learn", 5), (2, "dream", 3)])
-def test_a_phase_that_was_interrupted_and_went_on_in_the_same_place_is_shared(tiny, tmp_path, where):
-    config = tiny("deepinversion", *TWO)
+# --- runs that are stopped, and runs that wait
 
-    def go_on(folder, **options):
-        return execute(config, folder, share_first_task=True, checkpoint_seconds=0, **options)
 
-    for step in (0, 1):
+def test_phases_that_were_interrupted_and_went_on_in_the_same_place_are_shared(beside, tmp_path):
+    config = tiny_config("deepinversion", *TWO)
+    for where in ((1, "learn", 4), (1, "learn", 5), (2, "dream", 3), (2, "dream", 4)):
         with pytest.raises(Interrupted):
-            go_on(tmp_path / "stopped" / "a", observer=StopAt(*where[:2], where[2] + step))
-    go_on(tmp_path / "stopped" / "a")
-    go_on(tmp_path / "straight" / "a")
+            quick_run(config, tmp_path / "a", share_first_task=True, observer=CtrlC(*where))
+    quick_run(config, tmp_path / "a", share_first_task=True)
     for kind in ("first-tasks", "first-dreams"):
-        stopped, straight = (entries(tmp_path / name, kind)[0] for name in ("stopped", "straight"))
-        assert stopped.parent.name == straight.parent.name
-        ours, theirs = (json.loads(file.read_text()) for file in (stopped, straight))
-        assert [ours[name] for name in ("trained_by", "epochs")] == [theirs[name] for name in ("trained_by", "epochs")]
-        ours, theirs = (disk.read_state(file.parent / "snapshot.pt")["moves"] for file in (stopped, straight))
+        (stopped,) = entries(tmp_path, kind)
+        straight = beside / kind / stopped.parent.name / stopped.name
+        ours, theirs = read_entry(stopped), read_entry(straight)
+        assert (ours.trained_by, ours.epochs) == (theirs.trained_by, theirs.epochs)
+        ours, theirs = (read_state(file.parent / "snapshot.pt")["moves"] for file in (stopped, straight))
         assert [*map(digest, ours.values())] == [*map(digest, theirs.values())]
 
 
-def test_a_first_task_that_went_on_elsewhere_is_not_handed_on(tiny, tmp_path, monkeypatch):
+def test_a_first_task_that_went_on_elsewhere_is_not_handed_on(tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
-        execute(
-            tiny("base", *TWO), tmp_path / "a", share_first_task=True,
-            observer=StopAt(1, "learn", 5), checkpoint_seconds=0,
-        )  # fmt: skip
-    monkeypatch.setattr("reverie.system.provenance.environment", lambda device: {"device": "cpu", "threads": 7})
-    execute(tiny("base", *TWO), tmp_path / "a", share_first_task=True)
+        run_beside(tmp_path, "base", observer=CtrlC(1, "learn", 5))
+    elsewhere = Environment(device="cpu", threads=7)
+    monkeypatch.setattr("reverie.system.provenance.environment", lambda device: elsewhere)
+    run_beside(tmp_path, "base")
     assert entries(tmp_path) == []
 
 
-def test_a_run_killed_after_it_found_its_first_task_still_says_so(tiny, tmp_path):
-    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
+def test_a_run_killed_after_it_found_its_first_task_still_says_so(trained):
     with pytest.raises(Interrupted):
-        execute(
-            tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True,
-            observer=StopAt(2, "learn", 5), checkpoint_seconds=0,
-        )  # fmt: skip
-    result = execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)
-    assert result["first_task"]["trained_by"]["method"] == "base"
-    assert len(losses(tmp_path / "lwf")) == 2
+        run_beside(trained, "lwf", *TWO, observer=CtrlC(2, "learn", 5))
+    result = run_beside(trained, "lwf", *TWO)
+    assert result.first_task.trained_by.method == "base"
+    assert len(losses_of(trained / "lwf")) == 2
 
 
 @pytest.mark.parametrize("it_ends", [True, False])
-def test_a_run_waits_while_another_trains_the_same_and_trains_it_if_the_other_does_not_end(tiny, tmp_path, it_ends):
-    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
-    entry = entries(tmp_path)[0].parent
+def test_a_run_waits_while_another_trains_the_same_and_trains_it_if_the_other_does_not_end(trained, tmp_path, it_ends):
+    entry = entries(trained)[0].parent
     assert [*entry.parent.iterdir()] == [entry]  # nobody has a claim any more
     entry.rename(tmp_path / "not yet")
-    with ThreadPoolExecutor(1) as pool, lock_file(entry.parent / f"{entry.name}.lock"):
-        lwf = pool.submit(execute, tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)
+    claim = try_lock(entry.parent / f"{entry.name}.lock")
+    with ThreadPoolExecutor(1) as pool:
+        lwf = pool.submit(run_beside, trained)
         with pytest.raises(TimeoutError):
             lwf.result(timeout=1)
         if it_ends:
             (tmp_path / "not yet").rename(entry)
-    found = lwf.result()["first_task"]
-    assert found["trained_by"]["method"] == "base" if it_ends else found is None
+        claim.release()
+    found = lwf.result().first_task
+    assert found.trained_by.method == "base" if it_ends else found is None
     assert [*entry.parent.iterdir()] == [entry]
 
 
-def test_a_run_that_waits_can_be_stopped(tiny, tmp_path, monkeypatch):
-    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
-    entry = entries(tmp_path)[0].parent
+def test_a_run_that_waits_can_be_stopped(trained, monkeypatch):
+    entry = entries(trained)[0].parent
     shutil.rmtree(entry)
+    claim = try_lock(entry.parent / f"{entry.name}.lock")
     clock = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGINT))  # somebody presses Ctrl-C
-    monkeypatch.setattr(first_task, "time", clock)
-    with lock_file(entry.parent / f"{entry.name}.lock"), pytest.raises(Interrupted):
-        execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)
-    monkeypatch.undo()
-    assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(first_task, "time", clock)
+        run_beside(trained)
+    claim.release()
+    assert run_beside(trained).first_task is None
 
 
-def test_a_damaged_first_task_is_trained_again(tiny, tmp_path):
-    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
-    (entries(tmp_path)[0].parent / "snapshot.pt").write_bytes(b"half")
-    assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
+@pytest.mark.parametrize("damage", ["snapshot", "epochs", "seconds", "trained_by", "everything"])
+def test_a_first_task_of_which_a_part_is_damaged_or_missing_is_trained_again(trained, damage, caplog):
+    (file,) = entries(trained)
+    entry = read_json(file)
+    if damage == "snapshot":
+        file.with_name("snapshot.pt").write_bytes(b"half")
+    else:
+        entry.pop(damage, None)
+        write_json(file, [] if damage == "everything" else entry)
+    assert run_beside(trained).first_task is None
+    assert "cannot be read" in caplog.text
+    assert "it is trained again" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["epochs", "seconds", "trained_by", "everything"])
-def test_a_first_task_of_which_a_part_is_missing_is_trained_again(tiny, tmp_path, damage, caplog):
-    execute(tiny("base", *TWO), tmp_path / "base", share_first_task=True)
-    (file,) = entries(tmp_path)
-    entry = disk.read_json(file)
-    entry.pop(damage, None)
-    disk.write_json(file, [] if damage == "everything" else entry)
-    assert execute(tiny("lwf", *TWO), tmp_path / "lwf", share_first_task=True)["first_task"] is None
-    assert "cannot be read" in caplog.text and "it is trained again" in caplog.text
+def test_a_first_task_that_is_of_another_shape_than_it_says_is_trained_again(trained, caplog):
+    (file,) = entries(trained)
+    write_json(file, read_json(file) | {"seconds": "many"})
+    assert run_beside(trained).first_task is None
+    assert "seconds must be a number, not 'many'" in caplog.text
+
+
+# --- which losses are plain
 
 
 class OnlyAClassifier:
@@ -414,8 +468,8 @@ class OnlyAClassifier:
 
 
 @pytest.mark.parametrize("losses_of", first_task.PLAIN_LOSSES, ids=lambda losses: losses.__qualname__)
-def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny, tiny_stream, losses_of):
-    classifier = TaskLearner.fresh(tiny("base"), preprocessing(tiny_stream)).classifier
+def test_plain_losses_need_the_classifier_and_the_batch_alone(tiny_stream, losses_of):
+    classifier = TaskLearner.for_stream(tiny_config("base"), tiny_stream).classifier
     classifier.grow(["a", "b"])
     classifier.eval()
     before = {name: value.clone() for name, value in classifier.state_dict().items()}

@@ -1,0 +1,1 @@
+"""What tests share: small experiments, real files, computations by hand, a browser."""

@@ -19,7 +19,7 @@ PATIENCE = 60  # seconds
 EXECUTE = "import os, sys; [os.dup2(int(sys.argv[n - 2]), n) for n in (3, 4)]; os.execv(sys.argv[3], sys.argv[3:])"
 
 
-def find() -> str | None:
+def find_browser() -> str | None:
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 

@@ -7,6 +7,7 @@ be unpacked from it. A run of any row, so of any patch at least that wide, is en
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import re
 import zlib
@@ -42,9 +43,10 @@ class Search:
                 size = RUN * numbers.element_size()
                 runs[size].extend(_runs(numbers, torch.from_numpy(image)))
         for file in files:
-            runs[32].append(_windows(np.frombuffer(_telling_bytes(file.read_bytes()), np.uint8), 32))
+            runs[32] += [hashes for _, hashes in _windows(_as_line(_telling_bytes(file.read_bytes())), {32})]
         self.wanted = {size: _Wanted(np.concatenate(parts)) for size, parts in runs.items()}
         self.pictures = np.stack([_small(image.transpose(1, 2, 0)) for image in images])
+        self.searched: dict[bytes, set[str]] = {}  # what was found, by digest
         self.names = [
             name.encode(code) for file in files for name in (file.name, file.stem) for code in ("utf-8", "utf-16-le")
         ]
@@ -52,7 +54,13 @@ class Search:
     def folder(self, root: Path) -> dict[str, set[str]]:
         """What is found below a folder, by file."""
         files = (file for file in sorted(root.rglob("*")) if file.is_file() and not file.is_symlink())
-        found = {str(file.relative_to(root)): self.content(file.read_bytes()) for file in files}
+        found = {}
+        for file in files:
+            raw = file.read_bytes()
+            digest = hashlib.sha256(raw).digest()  # many files are copies of others
+            if digest not in self.searched:
+                self.searched[digest] = self.content(raw)
+            found[str(file.relative_to(root))] = self.searched[digest]
         return {name: kinds for name, kinds in found.items() if kinds}
 
     def content(self, raw: bytes) -> set[str]:
@@ -64,8 +72,7 @@ class Search:
                 layer = layer.tobytes()
             if any(name in layer for name in self.names):
                 found.add("name")
-            line = np.frombuffer(layer, np.uint8)
-            if any(wanted.in_any(_windows(line, size)) for size, wanted in self.wanted.items()):
+            if any(self.wanted[size].in_any(hashes) for size, hashes in _windows(_as_line(layer), {*self.wanted})):
                 found.add("pixels")
         return found
 
@@ -74,7 +81,7 @@ class _Wanted:
     """A set of hashes that can be asked about millions at a time."""
 
     def __init__(self, hashes: np.ndarray) -> None:
-        self.sorted = np.unique(hashes)
+        self.sorted = np.sort(hashes)
         self.table = np.zeros(1 << 24, bool)
         self.table[self.sorted >> np.uint64(40)] = True
 
@@ -84,16 +91,18 @@ class _Wanted:
         return bool((self.sorted[places] == likely).any())
 
 
-def _windows(raw: np.ndarray, size: int) -> np.ndarray:
-    """A hash of every `size` bytes that follow each other in a line; `size` is a power of two."""
-    if raw.shape[-1] < size:
-        return np.empty(0, np.uint64)
+def _as_line(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, np.uint8)
+
+
+def _windows(raw: np.ndarray, sizes: set[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """By size, a hash of all bytes that follow each other in a line, so many at a time; sizes are powers of two."""
     hashes, width = _RANDOM[raw], 1
-    with np.errstate(over="ignore"):
-        while width < size:
-            hashes = hashes[..., :-width] * _FACTORS[width] + hashes[..., width:]
-            width *= 2
-    return hashes
+    while 2 * width <= min(max(sizes), raw.shape[-1]):
+        hashes = hashes[..., :-width] * _FACTORS[width] + hashes[..., width:]
+        width *= 2
+        if width in sizes:
+            yield width, hashes
 
 
 def _formats(image: torch.Tensor, normalisations: Sequence[Normalisation]) -> Iterator[torch.Tensor]:
@@ -113,15 +122,15 @@ def normalise(image: torch.Tensor, mean: Sequence[float], deviation: Sequence[fl
 
 def _runs(numbers: torch.Tensor, image: torch.Tensor) -> Iterator[np.ndarray]:
     """Hashes of all runs along rows, along columns, and along rows with the channels of a pixel beside each other."""
+    size = numbers.element_size()
     for layout in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
-        lines, pixels = (part.permute(layout) for part in (numbers, image))
+        lines, pixels = (part.permute(layout).contiguous() for part in (numbers, image))
         if layout == (1, 2, 0):
             lines, pixels = lines.flatten(1), pixels.flatten(1)
-        lines, pixels = (part.unfold(-1, RUN, 1).reshape(-1, RUN).contiguous() for part in (lines, pixels))
-        ordered = pixels.sort(dim=1).values
-        telling = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(dim=1) >= DISTINCT
-        raw = lines[telling].view(torch.uint8).numpy()
-        yield _windows(raw, raw.shape[1])[:, 0]
+        ordered = pixels.unfold(-1, RUN, 1).sort(dim=-1).values
+        telling = 1 + (ordered[..., 1:] != ordered[..., :-1]).sum(dim=-1) >= DISTINCT
+        for _, hashes in _windows(lines.view(torch.uint8).numpy(), {RUN * size}):
+            yield hashes[..., ::size][telling.numpy()]
 
 
 def _telling_bytes(raw: bytes) -> bytes:

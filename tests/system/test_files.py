@@ -1,6 +1,8 @@
 """Files are there whole or not at all, and loading them runs no code."""
 
+import hashlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,8 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.system import files as disk
-from tests.conftest import as_nobody
+from reverie.errors import UserError
+from reverie.system.files import (
+    SCRATCH,
+    check_target,
+    check_writable,
+    read_json,
+    read_state,
+    remove_state,
+    state_bytes,
+    write_folder,
+    write_json,
+    write_state,
+    write_text,
+)
+from tests.support.processes import as_nobody
 
 
 class Evil:
@@ -20,39 +35,39 @@ class Evil:
 
 def test_a_file_is_replaced_in_one_move(tmp_path):
     file = tmp_path / "deep" / "x.json"
-    disk.write_json(file, {"a": 1})
-    disk.write_json(file, {"a": 2})
-    assert disk.read_json(file) == {"a": 2}
+    write_json(file, {"a": 1})
+    write_json(file, {"a": 2})
+    assert read_json(file) == {"a": 2}
     assert [entry.name for entry in file.parent.iterdir()] == ["x.json"]
 
 
 def test_who_has_the_old_file_open_or_linked_keeps_it(tmp_path):
-    disk.write_text(tmp_path / "x", "old")
+    write_text(tmp_path / "x", "old")
     os.link(tmp_path / "x", tmp_path / "y")
-    disk.write_text(tmp_path / "x", "new")
+    write_text(tmp_path / "x", "new")
     assert (tmp_path / "y").read_text() == "old"
 
 
 def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_the_name_is_too(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.fstat(handle)))
-    disk.write_text(tmp_path / "x", "new")
+    write_text(tmp_path / "x", "new")
     assert seen[0].st_size == 3
     seen.clear()
-    disk.write_folder(tmp_path / "z", lambda scratch: None)
+    write_folder(tmp_path / "z", lambda scratch: None)
     assert seen[-1].st_ino == tmp_path.stat().st_ino
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     file = tmp_path / "x"
-    disk.write_text(file, "old")
+    write_text(file, "old")
 
     def full(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        disk.write_text(file, "new")
+        write_text(file, "new")
     assert file.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
@@ -65,27 +80,27 @@ def test_what_is_not_yet_whole_has_a_name_of_our_own(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", look)
-        disk.write_text(tmp_path / "x", "new")
-    disk.write_folder(tmp_path / "y", lambda folder: seen.append(folder.name))
-    assert [name.startswith(disk.SCRATCH) for name in seen] == [True, False, True]
+        write_text(tmp_path / "x", "new")
+    write_folder(tmp_path / "y", lambda folder: seen.append(folder.name))
+    assert [name.startswith(SCRATCH) for name in seen] == [True, False, True]
 
 
 def test_text_that_is_no_text_is_written_and_read_again(tmp_path):
     """As Python gives the names of files whose bytes are not UTF-8."""
-    disk.write_json(tmp_path / "x.json", {"a": "\udcff.png"})
-    assert disk.read_json(tmp_path / "x.json") == {"a": "\udcff.png"}
+    write_json(tmp_path / "x.json", {"a": "\udcff.png"})
+    assert read_json(tmp_path / "x.json") == {"a": "\udcff.png"}
 
 
 def test_numbers_that_json_does_not_have_are_refused(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        disk.write_json(tmp_path / "x.json", {"a": float("nan")})
+        write_json(tmp_path / "x.json", {"a": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_state_comes_back_bit_for_bit(tmp_path):
     state = {"a": torch.randn(3), "b": {"c": [torch.arange(4), 2.5, None, "text"]}}
-    disk.write_state(tmp_path / "x.pt", state)
-    again = disk.read_state(tmp_path / "x.pt")
+    write_state(tmp_path / "x.pt", state)
+    again = read_state(tmp_path / "x.pt")
     assert torch.equal(again["a"], state["a"])
     assert torch.equal(again["b"]["c"][0], state["b"]["c"][0])
     assert again["b"]["c"][1:] == [2.5, None, "text"]
@@ -95,13 +110,13 @@ def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"x": Evil()}, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="it holds what reverie does not write"):
-        disk.read_state(tmp_path / "x.pt")
+        read_state(tmp_path / "x.pt")
     assert not (tmp_path / "pwned").exists()
 
 
 @given(st.data())
 def test_a_state_of_which_a_bit_or_the_end_is_lost_is_never_read(data):
-    raw = bytearray(disk.state_bytes({"a": torch.arange(500.0), "b": {"c": ["text", 2.5, None]}}))
+    raw = bytearray(state_bytes({"a": torch.arange(500.0), "b": {"c": ["text", 2.5, None]}}))
     place = data.draw(st.integers(0, len(raw) - 1))
     if data.draw(st.booleans()):
         del raw[place:]
@@ -111,7 +126,7 @@ def test_a_state_of_which_a_bit_or_the_end_is_lost_is_never_read(data):
         file = Path(folder, "x.pt")
         file.write_bytes(raw)
         try:
-            state = disk.read_state(file)
+            state = read_state(file)
         except ValueError as error:
             assert str(error) in ("it is cut off, or was changed", "it holds what reverie does not write")
         else:  # a bit that means nothing, such as one of the padding between two entries
@@ -119,83 +134,94 @@ def test_a_state_of_which_a_bit_or_the_end_is_lost_is_never_read(data):
 
 
 def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
-    disk.check_writable(tmp_path / "not" / "yet" / "there")
+    check_writable(tmp_path / "not" / "yet" / "there")
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        disk.check_writable(tmp_path / "file" / "below")
+        check_writable(tmp_path / "file" / "below")
     (tmp_path / "closed").mkdir(mode=0o500)
     with as_nobody(), pytest.raises(PermissionError):
-        disk.check_writable(tmp_path / "closed")
+        check_writable(tmp_path / "closed")
 
 
-@pytest.mark.parametrize("numbers", [0, 3_000_000, 3_145_728, 8_000_000])
-def test_no_file_of_a_large_state_is_larger_than_16_mib(tmp_path, numbers):
-    file, state = tmp_path / "x.pt", {"a": torch.randn(numbers), "b": 5}
-    disk.write_state(file, state)
-    assert max(entry.stat().st_size for entry in tmp_path.iterdir()) < 16 * 2**20
-    again = disk.read_state(file)
+# --- large states, which version 0.1 wrote in parts
+
+
+def write_in_parts(file: Path, state: dict, size: int = 1000) -> list[Path]:
+    """As version 0.1 did where a state was larger than 12 MiB."""
+    content = state_bytes(state)
+    parts = [file.with_name(f"{file.name}.1a2b3c4d-{n}") for n in range(1, 1 + -(-len(content) // size))]
+    for number, part in enumerate(parts):
+        part.write_bytes(content[number * size : (number + 1) * size])
+    names = {"parts": [part.name for part in parts], "digest": hashlib.sha256(content).hexdigest()}
+    file.write_bytes(state_bytes(names))
+    return parts
+
+
+def test_a_large_state_is_one_file(tmp_path):
+    file, state = tmp_path / "x.pt", {"a": torch.randn(4_000_000), "b": 5}
+    write_state(file, state)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.pt"]
+    again = read_state(file)
     assert torch.equal(again["a"], state["a"])
     assert again["b"] == 5
-    disk.remove_state(file)
+    remove_state(file)
     assert not [*tmp_path.iterdir()]
 
 
-def test_parts_of_an_earlier_state_go_when_the_next_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "PART", 1000)
+def test_a_state_in_parts_is_read_and_removed(tmp_path):
+    file, state = tmp_path / "x.pt", {"a": torch.randn(1000), "b": 5}
+    (tmp_path / "x.pth").write_text("somebody else's")
+    assert len(write_in_parts(file, state)) > 3
+    again = read_state(file)
+    assert torch.equal(again["a"], state["a"])
+    assert again["b"] == 5
+    remove_state(file)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.pth"]
+
+
+def test_parts_of_an_earlier_state_go_when_the_next_is_there(tmp_path):
     file = tmp_path / "x.pt"
     (tmp_path / "x.pth").write_text("somebody else's")
-    disk.write_state(file, {"a": torch.ones(1000)})
-    before = {*tmp_path.iterdir()}
-    assert len(before) > 5
-    disk.write_state(file, {"a": torch.zeros(2000)})
-    assert not before & {*tmp_path.glob("x.pt.*")}
-    assert torch.equal(disk.read_state(file)["a"], torch.zeros(2000))
-    monkeypatch.setattr(disk, "PART", 10**6)
-    disk.write_state(file, {"a": 1})
+    write_in_parts(file, {"a": torch.ones(1000)})
+    write_state(file, {"a": torch.zeros(2000)})
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["x.pt", "x.pth"]
+    assert torch.equal(read_state(file)["a"], torch.zeros(2000))
 
 
-def test_a_large_state_that_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "PART", 1000)
+@pytest.mark.parametrize("earlier", [write_state, write_in_parts], ids=["one file", "parts"])
+def test_a_state_that_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path, monkeypatch, earlier):
     file = tmp_path / "x.pt"
-    disk.write_state(file, {"a": torch.ones(1000)})
-    before, fsync, calls = {*tmp_path.iterdir()}, os.fsync, []
+    earlier(file, {"a": torch.ones(1000)})
+    before = {*tmp_path.iterdir()}
 
     def full(handle):
-        calls.append(handle)
-        if len(calls) == 4:
-            raise OSError(28, "No space left on device")
-        fsync(handle)
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        disk.write_state(file, {"a": torch.zeros(1000)})
+        write_state(file, {"a": torch.zeros(1000)})
     assert {*tmp_path.iterdir()} == before
-    assert torch.equal(disk.read_state(file)["a"], torch.ones(1000))
+    assert torch.equal(read_state(file)["a"], torch.ones(1000))
 
 
-def test_parts_stay_when_the_file_that_names_them_is_in_its_place(tmp_path, monkeypatch):
-    """Whatever happens then, such as a second Ctrl-C."""
-    monkeypatch.setattr(disk, "PART", 1000)
-    file, sync = tmp_path / "x.pt", disk.sync_folder
+def test_a_state_that_is_in_its_place_stays_whatever_happens_then(tmp_path, monkeypatch):
+    """Such as a second Ctrl-C, before the parts of the one before are gone."""
+    file = tmp_path / "x.pt"
+    write_in_parts(file, {"a": torch.ones(1000)})
 
     def interrupted(folder):
-        sync(folder)
-        if file.exists():
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk, "sync_folder", interrupted)
+    monkeypatch.setattr("reverie.system.files.sync_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        disk.write_state(file, {"a": torch.ones(1000)})
-    assert torch.equal(disk.read_state(file)["a"], torch.ones(1000))
+        write_state(file, {"a": torch.zeros(1000)})
+    assert torch.equal(read_state(file)["a"], torch.zeros(1000))
 
 
 @pytest.mark.parametrize("harm", ["missing", "shortened", "changed", "of another"])
-def test_a_state_with_a_part_that_is_not_right_is_refused(tmp_path, monkeypatch, harm):
-    monkeypatch.setattr(disk, "PART", 1000)
+def test_a_state_with_a_part_that_is_not_right_is_refused(tmp_path, harm):
     file = tmp_path / "x.pt"
-    disk.write_state(file, {"a": torch.ones(1000)})
-    part = min(tmp_path.glob("x.pt.*-3"))
+    part = write_in_parts(file, {"a": torch.ones(1000)})[2]
     if harm == "missing":
         part.unlink()
     elif harm == "shortened":
@@ -206,12 +232,22 @@ def test_a_state_with_a_part_that_is_not_right_is_refused(tmp_path, monkeypatch,
         (tmp_path / "secret").write_bytes(b"x")
         torch.save({"parts": ["../secret"], "digest": ""}, file)
     with pytest.raises((OSError, ValueError)):
-        disk.read_state(file)
+        read_state(file)
+
+
+@pytest.mark.parametrize("what", [5, [[1], [2]], torch.ones(2), "text", None])
+def test_what_is_no_state_is_refused(tmp_path, what):
+    torch.save(what, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="it is cut off, or was changed"):
+        read_state(tmp_path / "x.pt")
+
+
+# --- folders
 
 
 def test_without_an_exchange_of_folders_an_interruption_leaves_the_old_one_in_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
-    disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("1"))
+    monkeypatch.setattr("reverie.system.files._exchange", lambda one, other: False)
+    write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("1"))
     replace, moves = Path.replace, []
 
     def interrupted(self, target):
@@ -222,9 +258,9 @@ def test_without_an_exchange_of_folders_an_interruption_leaves_the_old_one_in_it
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "replace", interrupted)
-        disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("2"))
+        write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("2"))
     assert (tmp_path / "x" / "a").read_text() == "1"
-    disk.write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("3"))
+    write_folder(tmp_path / "x", lambda folder: (folder / "a").write_text("3"))
     assert (tmp_path / "x" / "a").read_text() == "3"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
@@ -237,20 +273,35 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
         (folder / "a").write_text("2")
         raise ZeroDivisionError
 
-    disk.write_folder(tmp_path / "x", fill)
+    write_folder(tmp_path / "x", fill)
     for place in ("x", "not/there/yet"):
         with pytest.raises(ZeroDivisionError):
-            disk.write_folder(tmp_path / place, fail)
+            write_folder(tmp_path / place, fail)
     assert (tmp_path / "x" / "a").read_text() == "1"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_file_that_would_be_lost_or_lie_in_a_model_is_refused_before_the_work(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "there.onnx").touch()
+    for place, overwrite, message in (
+        (tmp_path / "model", True, "is a folder. Name a file: `out`"),
+        (tmp_path / "model" / "x.onnx", True, "is inside the model folder .* Choose another `out`"),
+        (tmp_path / "there.onnx", False, "exists already. Choose another `out`, or say `overwrite`"),
+        (tmp_path / "there.onnx" / "x.onnx", False, "cannot be written: Not a directory. Choose another `out`"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_target(place, overwrite, tmp_path / "model")
+    check_target(tmp_path / "there.onnx", True, tmp_path / "model")
+    check_target(tmp_path / "new" / "x.onnx", False)
 
 
 @pytest.mark.parametrize("system", ["linux", "another"])
 def test_a_folder_takes_the_place_of_an_older_one(tmp_path, monkeypatch, system):
     """In one move where the system can, in two where it cannot."""
-    monkeypatch.setattr(disk.sys, "platform", system)
+    monkeypatch.setattr(sys, "platform", system)
     for text in ("1", "2"):
-        disk.write_folder(tmp_path / "x", lambda folder, text=text: (folder / text).write_text(text))
+        write_folder(tmp_path / "x", lambda folder, text=text: (folder / text).write_text(text))
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     assert [entry.name for entry in (tmp_path / "x").iterdir()] == ["2"]
 
@@ -258,23 +309,23 @@ def test_a_folder_takes_the_place_of_an_older_one(tmp_path, monkeypatch, system)
 @pytest.mark.skipif(os.name != "posix", reason="modes and masks are those of POSIX")
 def test_who_may_read_is_the_systems_and_the_persons_choice(tmp_path):
     def fill(folder):
-        disk.write_text(folder / "a", "a")
-        disk.write_text(folder / "b", "b")
+        write_text(folder / "a", "a")
+        write_text(folder / "b", "b")
 
     def modes(folder):
         return [oct(entry.stat().st_mode & 0o777) for entry in (folder, *sorted(folder.iterdir()))]
 
     before = os.umask(0o077)
     try:
-        disk.write_folder(tmp_path / "x", fill)
-        disk.write_text(tmp_path / "y", "y")
+        write_folder(tmp_path / "x", fill)
+        write_text(tmp_path / "y", "y")
     finally:
         os.umask(before)
     assert modes(tmp_path / "x") == ["0o700", "0o600", "0o600"]
     assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
     (tmp_path / "x" / "a").chmod(0o640)
-    disk.write_folder(tmp_path / "x", fill)
-    disk.write_text(tmp_path / "y", "z")
+    write_folder(tmp_path / "x", fill)
+    write_text(tmp_path / "y", "z")
     assert modes(tmp_path / "x") == ["0o700", "0o640", "0o600"]
     assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
 
@@ -283,8 +334,8 @@ def test_what_a_link_leads_to_is_what_changes(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").symlink_to("text")
-    disk.write_folder(tmp_path / "link", lambda folder: disk.write_text(folder / "a", "new"))
-    disk.write_text(tmp_path / "file", "new")
+    write_folder(tmp_path / "link", lambda folder: write_text(folder / "a", "new"))
+    write_text(tmp_path / "file", "new")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").is_symlink()
     assert (tmp_path / "real" / "a").read_text() == (tmp_path / "text").read_text() == "new"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "link", "real", "text"]

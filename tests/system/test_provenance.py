@@ -2,23 +2,30 @@
 
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 import torch
 
 from reverie.system import provenance
+from reverie.system.provenance import Environment, command_line, commit, digest, environment, now, peak_memory
+from reverie.system.records import as_record
+from reverie.version import __version__
 
 
 def test_the_environment_names_versions_and_hardware_but_no_place():
-    facts = provenance.environment(torch.device("cpu"))
-    assert facts["torch"] == torch.__version__
-    assert facts["cores"] >= 1
-    assert not any("/" in str(value) for key, value in facts.items() if key != "cpu")
+    facts = environment(torch.device("cpu"))
+    assert facts.torch == torch.__version__
+    assert facts.reverie == __version__
+    assert facts.cores >= 1
+    assert not any("/" in str(value) for key, value in facts.as_dict().items() if key != "cpu")
+    assert "gpu" not in facts.as_dict()  # there is none
+    assert as_record(Environment, facts.as_dict()) == facts
 
 
 def test_the_commit_is_that_of_reveries_own_checkout():
-    found = provenance.commit()
+    found = commit()
     checkout = Path(provenance.__file__).parents[2]
     asked = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True)
     at_home = (checkout / ".git").exists() and asked.returncode == 0
@@ -30,11 +37,28 @@ def test_reverie_installed_inside_another_repository_has_no_commit(tmp_path, mon
     inside = tmp_path / "venv" / "site-packages" / "reverie"
     inside.mkdir(parents=True)
     monkeypatch.setattr(provenance, "__file__", str(inside / "system" / "provenance.py"))
-    assert provenance.commit() is None
+    assert commit() is None
+
+
+def test_equal_networks_have_equal_digests_whatever_else_they_share():
+    state = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2)}
+    assert digest(state) == digest({name: value.clone() for name, value in state.items()})
+    others = [
+        {"a": state["a"].view(3, 2), "b": state["b"]},
+        {"a": state["a"].double(), "b": state["b"]},
+        {"c": state["a"], "b": state["b"]},
+        {"a": state["a"] + 1e-6, "b": state["b"]},
+    ]
+    assert digest(state) not in [digest(other) for other in others]
+
+
+def test_dates_are_to_the_second_in_universal_time():
+    assert datetime.fromisoformat(now()).utcoffset() == timedelta(0)
+    assert len(now()) == len("2026-01-01T00:00:00+00:00")
 
 
 def test_peak_memory_is_measured():
-    assert provenance.peak_memory(torch.device("cpu")) > 10**7
+    assert peak_memory(torch.device("cpu")) > 10**7
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process is not told apart from what started it")
@@ -60,10 +84,10 @@ def test_the_command_is_kept_without_a_persons_folders(monkeypatch):
         "1",
     ]
     monkeypatch.setattr("sys.argv", words)
-    assert provenance.command_line() == "reverie run digits-5 --out one --data data --seed 1"
+    assert command_line() == "reverie run digits-5 --out one --data data --seed 1"
     elsewhere = ["--data=/home/ann/photos", "--out", "../../ann/runs/two", "--from=~/m", "--set", "net.name=timm/x"]
     monkeypatch.setattr("sys.argv", ["reverie", "run", "mine/own.yaml", *elsewhere])
     short = "reverie run mine/own.yaml --data=photos --out two --from=m --set net.name=timm/x"
-    assert provenance.command_line() == short
+    assert command_line() == short
     monkeypatch.setattr("sys.argv", ["/x/reverie/__main__.py", "demo"])
-    assert provenance.command_line() == "reverie demo"
+    assert command_line() == "reverie demo"

@@ -1,0 +1,248 @@
+"""Judging a model that has just learned more: on held-out images, and against the previous model."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from reverie import seeding
+from reverie.data.images import Images
+from reverie.learner.task_learner import TaskLearner
+from reverie.methods.base import count_bytes
+from reverie.metrics import CALIBRATION_BINS, calibration_error
+from reverie.model.acceptance import (
+    CHECK,
+    DREAMS,
+    FURTHER,
+    HELD_OUT,
+    RULE,
+    Acceptance,
+    Accuracy,
+    Calibration,
+    ClassShare,
+    Comparison,
+    ModelCost,
+    decide,
+)
+from reverie.nets import count_parameters
+from reverie.text import plural
+
+BATCH = 32  # images whose latency is measured together
+REPEATS = 15  # of which the median is taken
+
+
+def judge_model(
+    before: TaskLearner | None,
+    after: TaskLearner,
+    held_out: Images,
+    dreams: Iterable[Tensor] | None = None,
+    check: Images | Tensor | None = None,
+    *,
+    previous: Acceptance | None = None,
+) -> Acceptance:
+    """Judge `after`, which has learned what `before` knew and more; a first model has no `before`.
+
+    Labels count in learned order. `dreams`, part by part, are in the classifier's normalised pixel space. `check`
+    holds labelled images or bare uint8 pixels; a label below 0 means that nobody knows. `previous` is the report of
+    `before` itself.
+    """
+    old = before.classifier.seen if before is not None else 0
+    names = after.classifier.class_names
+    if before is not None and before.classifier.class_names != names[:old]:
+        raise ValueError("the previous model's classes must be the first ones of the new model's")
+    new, refined, calibration = _on_held_out(after, held_out, old, previous)
+    of_dreams = on_check = check_accuracy = None
+    if before is not None and dreams is not None:
+        of_dreams, errors = _on_dreams(before, after, dreams, old)
+        calibration.append(errors)
+    if check is not None and len(check):
+        on_check, check_accuracy, errors_on_check = _on_check(before, after, check, old)
+        calibration += errors_on_check
+    verdict, reasons = decide(new, refined, of_dreams, on_check, check_accuracy, names, old)
+    costs = _costs([after] if before is None else [before, after])
+    return Acceptance(
+        verdict=verdict,
+        reasons=reasons,
+        rule=RULE,
+        new=new,
+        dreams=of_dreams,
+        check=on_check,
+        check_accuracy=check_accuracy,
+        calibration=calibration,
+        calibration_bins=CALIBRATION_BINS,
+        before=costs[0] if before is not None else None,
+        after=costs[-1],
+        batch=BATCH,
+        device=_device_name(after.device),
+        refined=refined,
+    )
+
+
+# --- what is judged on
+
+
+def _on_held_out(
+    after: TaskLearner, held_out: Images, old: int, previous: Acceptance | None
+) -> tuple[Accuracy | None, Accuracy | None, list[Calibration]]:
+    """Images of new classes, and further images of known ones."""
+    names, labels = after.classifier.class_names, held_out.labels
+    guess, confidence = _top(after.logits(held_out))
+    right = guess == labels
+    new = refined = None
+    calibration: list[Calibration] = []
+    if (rows := labels >= old).any():
+        new = _accuracy(right[rows], labels[rows], names)
+        told = [entry.after for entry in previous.calibration if entry.on == HELD_OUT] if previous else []
+        note = "before: on the previous step's" if told else ""
+        error = _error(confidence[rows], right[rows])
+        calibration.append(Calibration(on=HELD_OUT, before=told[0] if told else None, after=error, note=note))
+    if (rows := labels < old).any():
+        refined = _accuracy(right[rows], labels[rows], names)
+        error = _error(confidence[rows], right[rows])
+        calibration.append(Calibration(on=FURTHER, before=None, after=error))
+    return new, refined, calibration
+
+
+def _on_dreams(
+    before: TaskLearner, after: TaskLearner, dreams: Iterable[Tensor], old: int
+) -> tuple[Comparison, Calibration]:
+    """What the previous model sees in them counts as right."""
+    seen, seen_confidence = _top(logits_of_dreams(before, dreams))
+    guess, confidence = _top(logits_of_dreams(after, dreams))
+    compared = _compare(seen, guess, seen, after.classifier.class_names, old, right=seen)
+    calibration = Calibration(
+        on=DREAMS,
+        before=_error(seen_confidence, torch.ones_like(seen, dtype=torch.bool)),
+        after=_error(confidence, guess == seen),
+        note="what the previous model sees counts as right",
+    )
+    return compared, calibration
+
+
+def _on_check(
+    before: TaskLearner | None, after: TaskLearner, check: Images | Tensor, old: int
+) -> tuple[Comparison | None, Accuracy | None, list[Calibration]]:
+    names = after.classifier.class_names
+    labels = torch.full((len(check),), -1) if isinstance(check, Tensor) else check.labels
+    guess, confidence = _top(after.logits(check))
+    known = labels >= 0
+    accuracy = _accuracy((guess == labels)[known], labels[known], names) if known.any() else None
+    rows = labels < old  # images of new classes cannot be named as before
+    if before is None or not rows.any():
+        return None, accuracy, []
+    seen, seen_confidence = (part[rows] for part in _top(before.logits(check)))
+    if not known[rows].all():
+        return _compare(seen, guess[rows], seen, names, old), accuracy, []
+    right = labels[rows]
+    errors = Calibration(
+        on=CHECK,
+        before=_error(seen_confidence, seen == right),
+        after=_error(confidence[rows], guess[rows] == right),
+    )
+    return _compare(seen, guess[rows], right, names, old, right=right), accuracy, [errors]
+
+
+# --- figures
+
+
+def logits_of_dreams(learner: TaskLearner, dreams: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Part by part."""
+    learner.classifier.eval()
+    for part in dreams:
+        with torch.inference_mode(), learner.engine.arithmetic():
+            logits = learner.classifier(part.to(learner.device)).float().cpu()
+        yield logits
+
+
+def _top(parts: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """The class each image most likely shows, and how probable it is."""
+    best = [logits.softmax(dim=1).max(dim=1) for logits in parts]
+    return torch.cat([part.indices for part in best]), torch.cat([part.values for part in best])
+
+
+def _accuracy(right: Tensor, labels: Tensor, names: Sequence[str]) -> Accuracy:
+    return Accuracy(images=len(labels), accuracy=_mean(right), by_class=_by_class(right, labels, names))
+
+
+def _compare(
+    seen: Tensor, guess: Tensor, classes: Tensor, names: Sequence[str], old: int, right: Tensor | None = None
+) -> Comparison:
+    """`seen` before, `guess` after; by which `classes` agreement is broken down; `right` where it is known."""
+    same = seen == guess
+    compared = Comparison(
+        images=len(seen),
+        agreement=_mean(same),
+        lost_to_new=_mean(guess >= old),
+        by_class=_by_class(same, classes, names),
+    )
+    if right is None:
+        return compared
+    was, still = seen == right, guess == right
+    return compared.replace(
+        negative_flips=_mean(was & ~still),
+        positive_flips=_mean(~was & still),
+        accuracy_before=_mean(was),
+        accuracy_after=_mean(still),
+    )
+
+
+def _by_class(right: Tensor, labels: Tensor, names: Sequence[str]) -> list[ClassShare]:
+    shares = []
+    for label in labels.unique().tolist():
+        rows = labels == label
+        shares.append(ClassShare(name=names[label], images=int(rows.sum()), share=_mean(right[rows])))
+    return shares
+
+
+def _mean(shares: Tensor) -> float:
+    return float(shares.double().mean())
+
+
+def _error(confidence: Tensor, right: Tensor) -> float:
+    return calibration_error(confidence.tolist(), right.tolist())
+
+
+# --- costs
+
+
+def _costs(learners: Sequence[TaskLearner]) -> list[ModelCost]:
+    """Measured by turns, so that whatever else the machine does meets both alike."""
+    shape = learners[0].classifier.preprocessing
+    rng = seeding.generator(0, "latency")
+    images = torch.randn(BATCH, shape.channels, shape.size, shape.size, generator=rng)
+    milliseconds: list[list[float]] = [[] for _ in learners]
+    for count in (1, BATCH):
+        times: list[list[float]] = [[] for _ in learners]
+        for repeat in range(REPEATS + 2):  # the first two warm up
+            for learner, taken in zip(learners, times, strict=True):
+                seconds = _seconds(learner, images[:count].to(learner.device))
+                if repeat >= 2:
+                    taken.append(seconds)
+        for found, taken in zip(milliseconds, times, strict=True):
+            found.append(round(1000 * statistics.median(taken), 4))
+    return [
+        ModelCost(
+            parameters=count_parameters(learner.classifier),
+            bytes=count_bytes(learner.classifier.state_dict()),
+            image_ms=image_ms,
+            batch_ms=batch_ms,
+        )
+        for learner, (image_ms, batch_ms) in zip(learners, milliseconds, strict=True)
+    ]
+
+
+def _seconds(learner: TaskLearner, images: Tensor) -> float:
+    began = time.perf_counter()
+    with torch.inference_mode(), learner.engine.arithmetic():
+        learner.classifier.eval()(images).cpu()  # waits for the logits, as whoever asks does
+    return time.perf_counter() - began
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {plural(torch.get_num_threads(), 'thread')}"

@@ -1,0 +1,39 @@
+"""What a model folder holds, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from reverie.config.schema import Config
+from reverie.errors import UserError
+from reverie.learner.ledger import Ledger
+from reverie.learner.task_learner import TaskLearner
+from reverie.methods import find_method
+from reverie.model.acceptance import Acceptance
+from reverie.nets.classifier import Classifier
+from reverie.system.records import build
+
+
+@dataclass
+class SavedModel:
+    """A classifier, how it was trained last, and its history."""
+
+    classifier: Classifier
+    config: Config  # how it was trained last
+    ledger: Ledger  # an entry a step
+    lineage: tuple[str, ...] = ()  # digests of the models it was extended from, oldest first
+    rejection: float | None = None  # the confidence below which `predict` with `reject` names none of the classes
+    acceptance: Acceptance | None = None  # the report of the last step
+
+    def task_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
+        """On any device: how a step was run where the model was trained is of no account here."""
+        config = replace(self.config, engine=replace(self.config.engine, capture=None, compile=None))
+        try:
+            build(find_method(config.method).Options, config.options, "method.")
+        except UserError:  # of a package that is not here, or is another by now: the model predicts all the same
+            config = replace(config, method="base", options={})
+        learner = TaskLearner(config, self.classifier, device)
+        learner.ledger = list(self.ledger)
+        return learner

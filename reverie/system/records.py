@@ -1,0 +1,294 @@
+"""Records: what stands in a file or in settings, typed and bounded; and the sentence for what is not as it should be.
+
+`Record` is the base of everything that is read back from disk. `build` makes an instance of any typed class from plain
+values, as YAML and JSON have them; a wrong value becomes one sentence: which key, what it must be, and what it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
+
+from reverie.errors import UserError, explaining
+from reverie.text import did_you_mean, shortened
+
+Made = TypeVar("Made")
+RecordType = TypeVar("RecordType", bound="Record")
+Schema = Mapping[str, Any]  # as JSON schema has it
+MOST_BYTES = 256 << 20  # of a file that is read as a record; ours are far smaller
+MOST_DEPTH = 100  # of lists and dictionaries inside each other
+
+
+class Record(BaseModel):
+    """Fields with types and bounds, which cannot be changed; `replace` makes another, and looks at it as at the first.
+
+    What a later version adds to a file, or a person, is kept as it is.
+    """
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="allow", allow_inf_nan=False, populate_by_name=True, protected_namespaces=()
+    )
+    sparse: ClassVar[bool] = False  # true: what is none is left out of the file
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values for some fields."""
+        return type(self)(**{**dict(self), **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `as_record` reads them back."""
+        plain: dict[str, Any] = _lists(self.model_dump(by_alias=True))  # its JSON mode spoils keys that are no text
+        return plain
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = serialize(self)
+        return {name: value for name, value in plain.items() if value is not None} if self.sparse else plain
+
+    def __getitem__(self, name: str) -> Any:
+        """Results and ledgers were dictionaries in 0.1; this goes away with the next version."""
+        warnings.warn(f"[{name!r}] is deprecated: use .{name}", DeprecationWarning, stacklevel=2)
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+@functools.cache
+def adapter(cls: type) -> TypeAdapter[Any]:
+    """What validates instances of a class. To make one takes longer than to use it."""
+    return TypeAdapter(cls)
+
+
+@functools.cache
+def schema_of(cls: type) -> Schema:
+    """The JSON schema of a typed class."""
+    return adapter(cls).json_schema()
+
+
+def build(cls: type[Made], values: Mapping[str, Any], where: str = "") -> Made:
+    """An instance of a dataclass or a Record from plain values. `where` stands before each key in a message."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where.rstrip('.') or 'It'} must hold keys and values, not {shortened(values)}.")
+    if dataclasses.is_dataclass(cls):
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UserError(f"Unknown key '{where}{key}'.{nearest_key(str(key), known, where)}")
+    _refuse_what_json_lacks(values, where)
+    try:
+        raw = json.dumps(values, default=str)  # a date is text here
+    except TypeError:  # keys that are neither text nor numbers
+        raise UserError(f"{where.rstrip('.') or 'It'} holds what is no plain value: {shortened(values)}.") from None
+    try:
+        made: Made = adapter(cast(Any, cls)).validate_json(raw, strict=True)
+    except ValidationError as error:
+        raise UserError(sentence(error, cls, values, where)) from None
+    return made
+
+
+def read_record(cls: type[RecordType], file: Path, advice: str) -> RecordType:
+    """From a JSON file. `advice` tells the person what to do if the file is not what it should be."""
+    with explaining("read", advice, file):
+        if file.stat().st_size > MOST_BYTES:
+            raise UserError(f"{file} is too large for what it should be. {advice}")
+        raw = file.read_bytes()
+    try:
+        return parse_record(cls, raw)
+    except UserError as error:
+        raise UserError(f"{file} is damaged: {error} {advice}") from None
+
+
+def parse_record(cls: type[RecordType], raw: bytes | str) -> RecordType:
+    """From JSON; the message of the error says what is wrong with it, and not where it comes from."""
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise UserError("it is not JSON.") from None
+    return as_record(cls, values)
+
+
+def as_record(cls: type[RecordType], values: Any) -> RecordType:
+    """From plain values, as JSON has them."""
+    if _depth(values) > MOST_DEPTH:
+        raise UserError("it is nested too deeply.")
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        raise UserError(sentence(error, cls, values)) from None
+
+
+def _depth(values: Any) -> int:
+    """How many lists and dictionaries lie inside each other; counted no further than matters."""
+    depth, level = 0, [values]
+    while level and depth <= MOST_DEPTH:
+        level = [
+            item
+            for value in level
+            if isinstance(value, Mapping | list | tuple)
+            for item in (value.values() if isinstance(value, Mapping) else value)
+        ]
+        depth += 1
+    return depth
+
+
+def _lists(value: Any) -> Any:
+    """As JSON has it: a tuple is a list."""
+    if isinstance(value, Mapping):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# --- from a validation error to a sentence
+
+
+def sentence(error: ValidationError, cls: type, values: Any = None, where: str = "") -> str:
+    """The first thing that is wrong: which key, what it must be, what it is."""
+    first = error.errors(include_url=False)[0]
+    schema, path = _locate(schema_of(cls), first["loc"])
+    key = where + ".".join(map(str, path))
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        above, _ = _locate(schema_of(cls), first["loc"][:-1])
+        inner = where + "".join(f"{part}." for part in first["loc"][:-1])
+        unknown = str(first["loc"][-1])
+        known = _without_null(above, schema_of(cls)).get("properties", {})
+        return f"Unknown key '{inner}{unknown}'.{nearest_key(unknown, known, inner)}"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"'{where}{'.'.join(map(str, first['loc']))}' is missing."
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"] == "dataclass_exact_type":
+        return f"{key} must be a {first['ctx']['class_name']}, not {shortened(first['input'])}."
+    value = _at(values, path) if values is not None else first["input"]
+    wanted = described(schema, schema_of(cls))
+    key = key or "it"
+    hint = did_you_mean(str(value), map(str, schema.get("enum", ())))
+    return f"{key} must be {wanted}, not {shortened(value)}.{hint}"
+
+
+def nearest_key(unknown: str, known: Iterable[str], where: str = "") -> str:
+    """Which key may be meant; or, where none is near, which there are."""
+    names = [*known]
+    near = did_you_mean(unknown, names, cutoff=0.7)
+    if near:
+        return near.replace("mean '", f"mean '{where}")
+    return f" There are {', '.join(names)}." if names else ""
+
+
+def described(schema: Schema, whole: Schema) -> str:
+    """What a value may be, in words: a whole number from 1 to 100, or null."""
+    schema = _resolved(schema, whole)
+    if "anyOf" in schema:
+        choices = [described(choice, whole) for choice in schema["anyOf"]]
+        return " or ".join(dict.fromkeys(choices))
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return f"a {'whole ' if kind == 'integer' else ''}number{_bounds(schema)}"
+    if kind == "array":
+        if "prefixItems" in schema:
+            return f"a list of {len(schema['prefixItems'])}"
+        items = schema.get("items")
+        inner = f" of {_many(described(items, whole))}" if isinstance(items, Mapping) and items else ""
+        return f"a list{inner}"
+    words = {"boolean": "true or false", "string": "text", "null": "null", "object": "keys and values"}
+    return words.get(str(kind), "another value")
+
+
+def _many(item: str) -> str:
+    """a whole number from 1 to 9 -> whole numbers from 1 to 9."""
+    return item.removeprefix("a ").replace("number", "numbers", 1) if item.startswith("a ") else item
+
+
+def _bounds(schema: Schema) -> str:
+    """from 1 to 9, above 0 and at most 1, of at least 1."""
+    names = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    found = {name: _number(schema[name]) for name in names if schema.get(name) is not None}
+    if {"minimum", "maximum"} <= found.keys():
+        return f" from {found['minimum']} to {found['maximum']}"
+    parts = [f"{names[name]} {value}" for name, value in found.items()]
+    return f" {' and '.join(parts)}" if parts else ""
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def _resolved(schema: Schema, whole: Schema) -> Schema:
+    while "$ref" in schema:
+        schema = whole["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def _locate(schema: Schema, loc: Iterable[str | int]) -> tuple[Schema, list[str | int]]:
+    """The part of a schema that an error speaks of, and the way to it: what pydantic adds for unions is left out."""
+    whole, path = schema, list[str | int]()
+    for part in loc:
+        inner = _inside(_without_null(schema, whole), part, whole)
+        if inner is None:
+            break
+        schema = inner
+        path.append(part)
+    return _resolved(schema, whole), path
+
+
+def _inside(schema: Schema, part: str | int, whole: Schema) -> Schema | None:
+    """Of one part of a value, by key or by number. None where a message is about the whole: a list of numbers."""
+    if isinstance(part, int):
+        items = _resolved(schema.get("items", {}), whole)
+        return items if "properties" in items else None
+    of_any_key = schema.get("additionalProperties")
+    found: Schema | None = schema.get("properties", {}).get(part)
+    return of_any_key if found is None and isinstance(of_any_key, Mapping) else found
+
+
+def _without_null(schema: Schema, whole: Schema) -> Schema:
+    """Where null is the only other choice."""
+    schema = _resolved(schema, whole)
+    choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
+    return _resolved(choices[0], whole) if len(choices) == 1 else schema
+
+
+def _at(values: Any, path: Iterable[str | int]) -> Any:
+    for part in path:
+        if isinstance(values, Mapping):
+            values = values.get(part)
+        else:
+            values = values[part] if isinstance(part, int) else getattr(values, part, values)
+    return values
+
+
+def _refuse_what_json_lacks(value: Any, where: str, depth: int = 0) -> None:
+    """No key of ours takes it, and the person is told which has it."""
+    key = where.rstrip(".") or "It"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} must be a finite number, not {value!r}.")
+    if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4300 digits
+        raise UserError(f"{key} must be a smaller number.")
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise UserError(f"{key} holds bytes that are no text: {shortened(value)}.")
+    if depth > MOST_DEPTH:
+        raise UserError(f"{key} is nested too deeply.")
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _refuse_what_json_lacks(item, f"{where}{name}.", depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_what_json_lacks(item, where, depth + 1)

@@ -1,0 +1,208 @@
+"""Tables for people and programs: Markdown, CSV, LaTeX; and tables made of result files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from reverie.errors import UserError, explaining
+from reverie.methods import method_names
+from reverie.runs.result import Result, read_result
+from reverie.system.files import write_text
+from reverie.tables import paper
+from reverie.tables.paper import Figure
+from reverie.tables.rows import COLUMNS, Cost, Row, mean_percent, rows_beside_paper
+from reverie.text import DASH, byte_size, markdown_table
+
+Grid = tuple[list[str], list[list[str]]]  # header and rows
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one preset."""
+
+    caption: str
+    rows: Sequence[Row]
+
+    def accuracy(self) -> Grid:
+        """The paper's columns are there if it has a figure for any of the rows."""
+        with_paper = any(row.paper is not None for row in self.rows)
+        header = ["Method", "seeds"]
+        for metric in ("A_N", "Omega"):
+            header += [metric, *(f"{metric}: {word}" for word in ("paper", "difference", "verdict") if with_paper)]
+        return [*header, "average A", "forgetting"], [_accuracy_cells(row, with_paper) for row in self.rows]
+
+    def cost(self) -> Grid:
+        header = ["Method", "ms a step", "s a task: learn", "s a task: dream", "peak memory", "kept between tasks"]
+        return header, [[row.title, *_cost_cells(row.cost())] for row in self.rows]
+
+    def notes(self) -> list[str]:
+        """Where the paper's figures are from, and what the verdicts mean; nothing where there are none."""
+        found = dict.fromkeys(row.paper.table for row in self.rows if row.paper is not None)
+        sources = [f"paper: {paper.find_table(name).source}" for name in found]
+        return [*sources, f"verdict: {paper.RULE}"] if sources else []
+
+
+def _accuracy_cells(row: Row, with_paper: bool) -> list[str]:
+    cells = [row.title, str(len(row.results))]
+    for metric in ("final_accuracy", "omega"):
+        values = row.values(metric)
+        cells.append(mean_percent(values))
+        if with_paper:
+            cells += _compared([100 * value for value in values], row.figure(metric))
+    return [*cells, *(mean_percent(row.values(name)) for name in ("average_incremental_accuracy", "forgetting"))]
+
+
+def _compared(ours: Sequence[float], figure: Figure | None) -> list[str]:
+    """The paper's figure, our difference to it, and the verdict."""
+    if figure is None:
+        return [DASH, DASH, DASH]
+    if not ours:
+        return [str(figure), DASH, DASH]
+    return [str(figure), f"{mean(ours) - figure.mean:+z.1f}", figure.verdict(ours)]
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    return [
+        DASH if cost.seconds_a_step is None else _three_digits(1000 * cost.seconds_a_step),
+        _three_digits(cost.learn_seconds_a_task),
+        _three_digits(cost.dream_seconds_a_task) if cost.dream_seconds_a_task else DASH,
+        DASH if cost.peak_memory_bytes is None else byte_size(cost.peak_memory_bytes),
+        byte_size(cost.kept_bytes),
+    ]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# --- formats
+
+
+def rows_as_markdown(rows: Sequence[Row]) -> str:
+    return markdown_table(COLUMNS, [row.cells() for row in rows])
+
+
+def as_markdown(sections: Sequence[Section]) -> str:
+    """A table of accuracies and one of costs for each preset, with a list of notes between them."""
+    parts = []
+    for section in sections:
+        notes = "".join(f"* {note}\n" for note in section.notes())
+        accuracy, cost = markdown_table(*section.accuracy()), markdown_table(*section.cost())
+        parts.append("\n".join(part for part in (f"{section.caption}\n", accuracy, notes, cost) if part))
+    return "\n".join(parts)
+
+
+def as_csv(sections: Sequence[Section]) -> str:
+    """A line a row; what is not known is empty."""
+    records = [row.as_dict() for section in sections for row in section.rows]
+    for plain in records:
+        plain["seeds"] = " ".join(map(str, plain["seeds"]))
+    names = dict.fromkeys(name for plain in records for name in plain)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def as_latex(sections: Sequence[Section]) -> str:
+    """A `tabular` for the accuracies and one for the cost of each preset; no package is needed."""
+    parts = []
+    for section in sections:
+        for header, cells in (section.accuracy(), section.cost()):
+            lines = [" & ".join(map(_latex, line)) + r" \\" for line in (header, *cells)]
+            body = "\n".join([lines[0], r"\hline", *lines[1:]])
+            columns = "l" + "r" * (len(header) - 1)
+            about = "\n".join(f"% {line}" for line in (section.caption, *section.notes()))
+            parts.append(f"{about}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n")
+    return "\n".join(parts)
+
+
+def _latex(text: str) -> str:
+    text = text.replace("\\", r"\textbackslash ")
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    for sign in "<>|":  # others in LaTeX's usual font
+        text = text.replace(sign, f"${sign}$")
+    return text.replace("±", r"$\pm$").replace(DASH, "--").replace("~", r"\~{}").replace("^", r"\^{}")
+
+
+# --- tables made of result files
+
+_BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+
+
+def load_results(folder: Path | str) -> list[Result]:
+    """The result files (*.json) in a folder, by method and seed. Raises UserError for a file that is none.
+
+    for result in reverie.load_results("results/cifar100-10"):
+        print(result.method, result.seed, result.metrics.final_accuracy)
+    """
+    files = sorted(Path(folder).glob("*.json"))
+    if not files:
+        raise UserError(f"There are no result files (*.json) in {folder}.")
+    found = [_read(file) for file in files]
+    order = [*method_names(), *sorted({result.method for result in found})]  # also those that are not installed here
+    return sorted(found, key=lambda result: (order.index(result.method), result.seed))
+
+
+def _read(file: Path) -> Result:
+    try:
+        return read_result(file)
+    except UserError as error:
+        raise UserError(f"{file} is not the result of a run. {error}") from None
+
+
+def result_folders(folder: Path | str = "results") -> list[Path]:
+    """The folders of result files below a folder, one a preset."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
+    if not inside:
+        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
+    return inside
+
+
+def results_table(folder: Path | str) -> str:
+    """One folder of result files as a table in Markdown: only what is there, with the paper's A_N where it has one."""
+    rows = rows_beside_paper(load_results(folder))
+    header, cells = [*COLUMNS, "seeds"], [[*row.cells(), _seeds(row)] for row in rows]
+    if any(row.paper is not None for row in rows):
+        place = COLUMNS.index("A_N") + 1
+        header.insert(place, "paper's")
+        for row, its in zip(rows, cells, strict=True):
+            its.insert(place, DASH if row.paper is None else str(row.paper.final_accuracy))
+    return markdown_table(header, cells)
+
+
+def _seeds(row: Row) -> str:
+    return ", ".join(str(result.seed) for result in row.results)
+
+
+def results_records(folder: Path | str) -> list[dict[str, Any]]:
+    """The same rows as plain values."""
+    return [row.as_dict() for row in rows_beside_paper(load_results(folder))]
+
+
+def renew_tables(file: Path | str, results: Path | str = "results") -> None:
+    """Make every block `<!-- results: NAME -->` … `<!-- /results -->` of a text file anew from results/NAME."""
+    file = Path(file)
+    with explaining("read", "Name the file that holds the tables."):
+        text = file.read_text("utf-8")
+    write_text(file, renewed(text, Path(results)))
+
+
+def renewed(text: str, results: Path) -> str:
+    if not _BLOCK.search(text):
+        raise UserError(
+            "There is no table in it to renew: mark the place with <!-- results: NAME --> and <!-- /results -->."
+        )
+    return _BLOCK.sub(lambda found: found[1] + results_table(results / found[2]) + found[3], text)
