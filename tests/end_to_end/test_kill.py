@@ -20,9 +20,9 @@ SETTINGS = [
     "data.size=8",
     "augment.crop=1",
     "stream.take=3",
-    "train.epochs=6",
+    "train.epochs=4",
     "train.batch_size=16",
-    "dream.steps=100",
+    "dream.steps=60",
     "dream.width=16",
 ]
 
