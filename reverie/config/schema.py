@@ -60,6 +60,15 @@ def about(text: str, **bounds: Any) -> Any:
     return Field(description=text, **bounds)
 
 
+class Later:
+    """For `Annotated`: a key that version 0.1 did not have.
+
+    At its default a run is what it was before there was a choice, so that its identity does not name the key.
+    """
+
+
+LATER = Later()
+
 # For the options of methods, too.
 Weight = Annotated[float, Field(ge=0, le=1e9)]  # of a loss
 Temperature = Annotated[float, Field(gt=0, le=1e9)]
@@ -147,18 +156,48 @@ class NetConfig:
 
 @settings("train")
 class TrainConfig:
-    """How a task is learned: SGD, with a learning rate that falls in steps."""
+    """How a task is learned."""
 
     epochs: Annotated[Epoch, about("of each task")] = 250
     milestones: Annotated[
-        tuple[Epoch, ...], about("epochs at which the learning rate is multiplied by `gamma`", strict=False)
+        tuple[Epoch, ...],
+        about("epochs at which the learning rate is multiplied by `gamma`, if `schedule` is `steps`", strict=False),
     ] = (100, 150, 200)
     gamma: Annotated[float, about("the factor at each milestone", gt=0, le=1e3)] = 0.1
-    lr: Annotated[LearningRate, about("the learning rate, of SGD")] = 0.1
-    momentum: Annotated[float, about("of SGD", ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, about("of SGD", ge=0, le=1e3)] = 2e-4
+    lr: Annotated[LearningRate, about("the learning rate; `adam` and `adamw` want a lower one, such as 0.001")] = 0.1
+    momentum: Annotated[float, about("of `sgd` and `nesterov`", ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, about("of every optimizer", ge=0, le=1e3)] = 2e-4
     batch_size: Annotated[BatchSize, about("real images in a step; dreams come on top")] = 128
-    even: Annotated[bool, about("draw every class equally often, however many images it has")] = False
+    even: Annotated[bool, about("draw every class equally often, however many images it has"), LATER] = False
+    optimizer: Annotated[
+        Literal["sgd", "nesterov", "adam", "adamw"],
+        about(
+            "of every phase that learns a network from images ([which those are](method.md#how-a-task-is-trained)); "
+            "the generator has Adam in any case"
+        ),
+        LATER,
+    ] = "sgd"
+    schedule: Annotated[
+        Literal["steps", "cosine"],
+        about("the learning rate falls at the `milestones`, or along half a `cosine` to the last epoch"),
+        LATER,
+    ] = "steps"
+    warmup: Annotated[
+        int,
+        about("so many epochs at first, in which the learning rate rises in equal steps", ge=0, le=1_000_000),
+        LATER,
+    ] = 0
+
+    def __post_init__(self) -> None:
+        if self.optimizer == "nesterov" and not self.momentum:
+            raise ValueError("train.momentum must be above 0 beside train.optimizer=nesterov.")
+        if self.warmup and self.warmup >= self.epochs:
+            raise ValueError(f"train.warmup must be below train.epochs ({self.epochs}), not {self.warmup}.")
+        if self.schedule == "steps" and any(milestone < self.warmup for milestone in self.milestones):
+            raise ValueError(
+                f"train.milestones must not lie inside train.warmup ({self.warmup} epochs), as {min(self.milestones)} "
+                "does."
+            )
 
 
 @settings("dream")
@@ -292,8 +331,10 @@ class Config:
         del plain["engine"]["capture"], plain["engine"]["compile"]
         if not self.augment.resized_crop:  # which cuts from the whole file, or from the square that memory holds
             del plain["data"]["storage"]
-        if not self.train.even:  # the usual case, from before there was a choice
-            del plain["train"]["even"]
+        for section in SECTIONS:
+            for key, default in _later_keys(type(getattr(self, section))).items():
+                if plain[section].get(key, default) == default:
+                    del plain[section][key]
         return plain
 
     def flat_identity(self) -> dict[str, Any]:
@@ -327,6 +368,12 @@ class Config:
 
 SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "coreset", "evaluate", "engine")
 TRAINING_SECTIONS = ("data", "augment", "net", "train", "engine")  # that decide how a network is trained
+
+
+def _later_keys(section: type) -> dict[str, Any]:
+    """The keys of a section that version 0.1 did not have, with their defaults."""
+    marked = {key for key, found in section.__pydantic_fields__.items() if LATER in found.metadata}  # type: ignore[attr-defined]
+    return {item.name: as_plain(item.default) for item in dataclasses.fields(section) if item.name in marked}
 
 
 def as_plain(value: Any) -> Any:

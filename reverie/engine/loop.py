@@ -24,7 +24,7 @@ from reverie.config.choices import Precision
 from reverie.engine.cuda_graph import CapturedStep, CaptureFailed
 from reverie.engine.device import has_triton
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import SGD, Phase
+from reverie.engine.phase import SGD, Adam, AdamW, Phase
 from reverie.errors import Diverged, UserError
 from reverie.seeding import derive
 
@@ -310,16 +310,22 @@ def make_optimizer(phase: Phase, device: torch.device) -> torch.optim.Optimizer:
     settings, fused = phase.optimizer, device.type == "cuda"
     lr = torch.tensor(settings.lr, device=device) if fused else settings.lr
     optimizer: torch.optim.Optimizer
-    if isinstance(settings, SGD):
+    if type(settings) is SGD:
         optimizer = torch.optim.SGD(
             phase.trainable(),
             lr=lr,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
             fused=fused or None,
         )
-    else:
-        optimizer = torch.optim.Adam(phase.trainable(), lr=lr, capturable=fused, fused=fused or None)
+    elif type(settings) is Adam or type(settings) is AdamW:
+        kind = torch.optim.Adam if type(settings) is Adam else torch.optim.AdamW
+        optimizer = kind(
+            phase.trainable(), lr=lr, weight_decay=settings.weight_decay, capturable=fused, fused=fused or None
+        )
+    else:  # also a subclass: what it adds would be passed over in silence
+        raise TypeError(f"phase {phase.name!r} must have SGD, Adam or AdamW for its optimizer, not {settings!r}")
     if phase.memory is not None and phase.memory.state:
         _load_optimizer(optimizer, copy.deepcopy(phase.memory.state))  # or it would be changed in place
     return optimizer

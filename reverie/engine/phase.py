@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,21 +25,61 @@ class StepSchedule:
 
 
 @dataclass(frozen=True)
+class CosineSchedule:
+    """A learning rate that falls along half a cosine, and would reach 0 after `epochs` epochs."""
+
+    epochs: int
+
+    def factor(self, epoch: int) -> float:
+        return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A learning rate that rises in `epochs` equal steps; then it follows another schedule, whose first epoch is 0."""
+
+    epochs: int
+    then: StepSchedule | CosineSchedule
+
+    def factor(self, epoch: int) -> float:
+        if epoch < self.epochs:
+            return (epoch + 1) / (self.epochs + 1)
+        return self.then.factor(epoch - self.epochs)
+
+
+Schedule = StepSchedule | CosineSchedule | Warmup
+
+
+@dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum, the usual one or Nesterov's."""
 
     lr: float
     momentum: float = 0.9
     weight_decay: float = 0.0
-    schedule: StepSchedule = StepSchedule()
+    schedule: Schedule = StepSchedule()
+    nesterov: bool = False
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, with the usual values for its moments."""
+    """Adam, with the usual values for its moments. Its weight decay is part of the gradient."""
 
     lr: float
-    schedule: StepSchedule = StepSchedule()
+    schedule: Schedule = StepSchedule()
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam whose weight decay shrinks the weights themselves, apart from the gradient."""
+
+    lr: float
+    schedule: Schedule = StepSchedule()
+    weight_decay: float = 0.0
+
+
+OptimizerSettings = SGD | Adam | AdamW
 
 
 @dataclass
@@ -62,7 +103,7 @@ class Phase:
     name: str
     feed: Feed
     losses: Callable[[Any], Mapping[str, Tensor]]
-    optimizer: SGD | Adam
+    optimizer: OptimizerSettings
     moves: Mapping[str, nn.Module]  # what changes; put into train mode, and saved inside a checkpoint
     epochs: int | None = None
     steps: int | None = None  # instead of epochs

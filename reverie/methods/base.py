@@ -18,7 +18,17 @@ from reverie.data.feed import Batch, Feed, Source, make_feed
 from reverie.data.images import Images
 from reverie.data.preprocessing import Normaliser
 from reverie.data.stream import Task
-from reverie.engine.phase import SGD, Phase, StepSchedule
+from reverie.engine.phase import (
+    SGD,
+    Adam,
+    AdamW,
+    CosineSchedule,
+    OptimizerSettings,
+    Phase,
+    Schedule,
+    StepSchedule,
+    Warmup,
+)
 from reverie.methods.dreamer import Dreamer
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
@@ -102,12 +112,12 @@ class Method:
         rests: Sequence[torch.nn.Module] = (),
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
     ) -> Phase:
-        """The usual phase: the whole classifier, SGD, the preset's schedule, the images of `sources`."""
+        """The usual phase: the whole classifier, the preset's optimizer and schedule, the images of `sources`."""
         return Phase(
             name="learn",
             feed=self.feed(self.sources(task)),
             losses=losses,
-            optimizer=self.sgd(self.config.train.lr),
+            optimizer=self.optimizer(self.config.train.lr),
             moves={"classifier": self.classifier},
             rests=rests,
             epochs=self.config.train.epochs,
@@ -117,10 +127,29 @@ class Method:
     def feed(self, sources: Sequence[Source]) -> Feed:
         return make_feed(sources, self.augment, self.device)
 
-    def sgd(self, lr: float) -> SGD:
-        """With the preset's schedule."""
+    def optimizer(self, lr: float, epochs: int | None = None) -> OptimizerSettings:
+        """The preset's, for a phase in which a network learns; of `epochs` epochs, where they are not the task's."""
+        train, schedule = self.config.train, self.schedule(epochs)
+        if train.optimizer == "adam":
+            return Adam(lr, schedule, train.weight_decay)
+        if train.optimizer == "adamw":
+            return AdamW(lr, schedule, train.weight_decay)
+        return SGD(lr, train.momentum, train.weight_decay, schedule, nesterov=train.optimizer == "nesterov")
+
+    def sgd(self, lr: float) -> OptimizerSettings:
+        """The name that `optimizer` had in version 0.1."""
+        return self.optimizer(lr)
+
+    def schedule(self, epochs: int | None = None) -> Schedule:
+        """The preset's, for a phase of `epochs` epochs. Milestones are counted from the beginning of the phase."""
         train = self.config.train
-        return SGD(lr, train.momentum, train.weight_decay, StepSchedule(train.milestones, train.gamma))
+        left = (epochs or train.epochs) - train.warmup
+        after: StepSchedule | CosineSchedule
+        if train.schedule == "cosine":
+            after = CosineSchedule(max(1, left))
+        else:
+            after = StepSchedule(tuple(milestone - train.warmup for milestone in train.milestones), train.gamma)
+        return Warmup(train.warmup, after) if train.warmup else after
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from reverie.config.schema import LearningRate, Temperature, about, settings
 from reverie.data.feed import Batch, Source
 from reverie.data.images import Images, join
 from reverie.data.stream import Task
-from reverie.engine.phase import Phase
+from reverie.engine.phase import SGD, Phase
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
 from reverie.methods.losses import cross_entropy, distillation
@@ -76,15 +76,15 @@ class BiC(CoresetMethod, Distiller):
             )
         if not weighed:
             return  # nothing to weigh the new classes against
-        self.correction = Correction(self.old).to(self.device)
+        train, self.correction = self.config.train, Correction(self.old).to(self.device)
         yield Phase(
             name="correct",
-            feed=self.feed([Source(held_out, self.config.train.batch_size)]),
+            feed=self.feed([Source(held_out, train.batch_size)]),
             losses=self.correcting_losses,
-            optimizer=self.sgd(self.options.correction_lr),
+            optimizer=SGD(self.options.correction_lr, train.momentum, train.weight_decay, self.schedule()),
             moves={"correction": self.correction},
             rests=[self.classifier],
-            epochs=self.config.train.epochs,
+            epochs=train.epochs,
             prepare=self.prepare_correcting,
         )
 

@@ -70,7 +70,7 @@ class E2E(CoresetMethod, Distiller):
             name="balance",
             feed=self.feed([Source(self.coreset.images, self.config.train.batch_size)]),
             losses=self.balancing_losses,
-            optimizer=self.sgd(self.options.balancing_lr),
+            optimizer=self.optimizer(self.options.balancing_lr),
             moves={"head": self.classifier.head},
             rests=[self.classifier.backbone, self.teacher, self.settled],
             epochs=self.config.train.epochs,

@@ -106,6 +106,7 @@ class RDFCIL(DreamReplay):
             name="represent",
             moves={"classifier": self.classifier, "relations": relations, "weights": self.weights},
             epochs=train.epochs - refining,
+            optimizer=self.optimizer(train.lr, train.epochs - refining),
             after_epoch=self.weights.renew,
         )
         del relations

@@ -82,6 +82,19 @@ def test_every_key_says_what_it_means():
         (lambda: TrainConfig(0), "train.epochs must be a whole number from 1 to 1,000,000, not 0."),
         (lambda: TrainConfig(lr="0.1"), "train.lr must be a number above 0 and at most 1,000, not '0.1'."),
         (lambda: TrainConfig(epoch=1), "Unknown key 'train.epoch'. Did you mean 'train.epochs'?"),
+        (
+            lambda: TrainConfig(optimizer="adamm"),
+            "train.optimizer must be one of sgd, nesterov, adam, adamw, not 'adamm'. Did you mean 'adam'?",
+        ),
+        (
+            lambda: TrainConfig(optimizer="nesterov", momentum=0.0),
+            "train.momentum must be above 0 beside train.optimizer=nesterov.",
+        ),
+        (lambda: TrainConfig(epochs=9, warmup=9), "train.warmup must be below train.epochs (9), not 9."),
+        (
+            lambda: TrainConfig(milestones=(9, 4), warmup=5),
+            "train.milestones must not lie inside train.warmup (5 epochs), as 4 does.",
+        ),
         (lambda: DataConfig(size=True), "data.size must be a whole number from 4 to 4,096 or null, not True."),
         (lambda: AugmentConfig(2, resized_crop=True), "augment.crop must be 0 beside augment.resized_crop, not 2."),
         (lambda: Config("p"), "'method' is missing."),
@@ -266,6 +279,34 @@ def test_identity_ignores_what_cannot_change_a_figure():
     same = configure("digits-5", "abd", settings=["keep=[models]", "data.storage=stream", "evaluate.batch_size=7"])
     other = configure("digits-5", "abd", settings=["train.lr=0.05"])
     assert plain.identity() == same.identity() != other.identity()
+
+
+LATER_SETTINGS = [
+    "train.even=true",
+    "train.optimizer=adamw",
+    "train.schedule=cosine",
+    "train.warmup=2",
+]
+
+
+@pytest.mark.parametrize("setting", LATER_SETTINGS)
+def test_a_key_that_0_1_did_not_have_is_part_of_the_identity_only_where_it_is_set(setting):
+    key = setting.partition("=")[0]
+    plain, other = configure("digits-5", "abd"), configure("digits-5", "abd", settings=[setting])
+    assert key not in plain.flat_identity()
+    assert [*plain.differences(other)] == [key]
+    assert plain.training_digest() != other.training_digest()
+    assert plain.upper_bound_digest() != other.upper_bound_digest()
+    back = other.with_settings({key: flat(plain.as_dict())[key]})
+    assert back.identity() == plain.identity()
+
+
+def test_every_key_that_0_1_did_not_have_is_tried_above():
+    identity = configure("digits-5", "abd").flat_identity()
+    dropped = {key for key in flat(configure("digits-5", "abd").as_dict()) if key not in identity}
+    tried = {setting.partition("=")[0] for setting in LATER_SETTINGS}
+    not_figures = {"data.storage", "evaluate.batch_size", "engine.capture", "engine.compile", "keep"}
+    assert {key for key in dropped if not key.startswith(("coreset.", "dream."))} - not_figures == tried
 
 
 def test_the_coresets_size_is_the_presets_and_counts_only_where_one_is_kept():

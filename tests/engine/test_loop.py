@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,11 +16,28 @@ from reverie.data.images import MemoryImages
 from reverie.data.preprocessing import Normaliser
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer
-from reverie.engine.phase import SGD, Adam, OptimizerMemory, Phase, StepSchedule
+from reverie.engine.phase import (
+    SGD,
+    Adam,
+    AdamW,
+    CosineSchedule,
+    OptimizerMemory,
+    OptimizerSettings,
+    Phase,
+    StepSchedule,
+    Warmup,
+)
 from reverie.errors import Diverged, UserError
 from reverie.learner.task_learner import TaskLearner
 
 CPU = torch.device("cpu")
+COSINE = Warmup(1, CosineSchedule(2))
+OPTIMIZERS = [
+    SGD(0.1, schedule=StepSchedule((1,))),
+    SGD(0.1, weight_decay=0.01, schedule=COSINE, nesterov=True),
+    Adam(0.01),
+    AdamW(0.01, weight_decay=0.1, schedule=COSINE),
+]
 
 
 def feed(count: int = 20, batch: int = 4) -> DeviceFeed:
@@ -98,8 +115,52 @@ def test_an_epochs_figure_is_the_mean_over_its_steps():
     assert [losses["n"] for _, _, losses in seen.epochs] == [2.0, 7.0]
 
 
+def by_torch(settings: OptimizerSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """What a person would write instead."""
+    lr, decay = settings.lr, settings.weight_decay
+    if isinstance(settings, SGD):
+        return torch.optim.SGD(parameters, lr, settings.momentum, weight_decay=decay, nesterov=settings.nesterov)
+    return {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}[type(settings)](parameters, lr, weight_decay=decay)
+
+
+@pytest.mark.parametrize("settings", [*OPTIMIZERS, Adam(0.01, weight_decay=0.1)])
+def test_a_phase_is_trained_as_a_plain_loop_over_torchs_optimizer_would(settings):
+    def loss(model, step):
+        return (model.weight - step).square().sum() + model.bias.square().sum()
+
+    ours, theirs = nn.Linear(2, 3), nn.Linear(2, 3)
+    theirs.load_state_dict(ours.state_dict())
+    steps = iter(range(20))
+    whole = phase(
+        ours, optimizer=settings, losses=lambda batch: {"x": loss(ours, next(steps))}, feed=feed(20, 4), epochs=3
+    )
+    Engine(CPU).run(whole, 0)
+    optimizer = by_torch(settings, [*theirs.parameters()])
+    for step in range(15):
+        optimizer.param_groups[0]["lr"] = settings.lr * settings.schedule.factor(step // 5)
+        optimizer.zero_grad()
+        loss(theirs, step).backward()
+        optimizer.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
+
+
+def test_an_optimizer_that_the_engine_does_not_know_is_refused_by_name():
+    @dataclass(frozen=True)
+    class Mine:
+        lr: float = 0.1
+
+    @dataclass(frozen=True)
+    class MyAdam(Adam):
+        amsgrad: bool = True
+
+    for unknown in (Mine(), MyAdam(0.1)):
+        with pytest.raises(TypeError, match=r"phase 'learn' must have SGD, Adam or AdamW .* not .*M"):
+            Engine(CPU).run(phase(net(), optimizer=unknown), 0)
+
+
 @pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12, 15])
-@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=StepSchedule((1,))), Adam(0.01)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, optimizer):
     whole, seen_whole = net(), Recorder()
     Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
@@ -311,7 +372,7 @@ class AStepAhead:
 
 
 @pytest.mark.parametrize("stop_after", [None, 1, 4, 5, 6, 12])
-@pytest.mark.parametrize("optimizer", [SGD(0.1, schedule=StepSchedule((1,))), Adam(0.01)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer):
     monkeypatch.setattr("reverie.engine.loop.CapturedStep", AStepAhead)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)

@@ -5,6 +5,7 @@ import torch
 
 from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import PastTask, Stream
+from reverie.engine.phase import SGD, Adam, AdamW, CosineSchedule, StepSchedule, Warmup
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
@@ -157,3 +158,35 @@ def test_weights_and_temperatures_of_distillation_are_heeded(scene, method, loss
         assert value("method.distillation=0.5") == pytest.approx(0.5 / options["distillation"] * usual)
     if "temperature" in options:
         assert value("method.temperature=5") != pytest.approx(usual)
+
+
+# --- how a task is trained
+
+
+NETWORK_PHASES = {"learn", "represent", "balance", "vae"}
+
+
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "joint"])
+def test_every_phase_that_learns_a_network_follows_the_settings_and_no_other_does(scene, method):
+    settings = ["train.optimizer=adamw", "train.schedule=cosine", "train.warmup=1", "train.epochs=5"]
+    for name, phase in scene(method, 3, 2, *settings).phases.items():
+        if name in NETWORK_PHASES:
+            assert phase.optimizer.schedule == Warmup(1, CosineSchedule(phase.epochs - 1)), name
+            assert isinstance(phase.optimizer, AdamW)
+            assert phase.optimizer.weight_decay == scene(method).method.config.train.weight_decay
+        else:
+            assert type(phase.optimizer) is {"dream": Adam, "refine": SGD, "correct": SGD}[name]
+            assert isinstance(phase.optimizer.schedule, StepSchedule if name != "correct" else Warmup)
+
+
+def test_the_name_that_the_optimizer_had_in_0_1_still_gives_it(scene):
+    usual = scene("base").method
+    train = usual.config.train
+    assert usual.sgd(0.3) == usual.optimizer(0.3)
+    assert usual.sgd(0.3) == SGD(0.3, train.momentum, train.weight_decay, StepSchedule(train.milestones, train.gamma))
+
+
+def test_milestones_are_counted_from_the_beginning_of_the_phase_warm_up_included(scene):
+    settings = ["train.epochs=9", "train.warmup=2", "train.milestones=[4, 6]"]
+    schedule = scene("base", 3, 2, *settings).method.schedule()
+    assert [schedule.factor(epoch) for epoch in range(8)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 0.1, 0.1, 0.01, 0.01])
