@@ -188,6 +188,20 @@ class TrainConfig:
         LATER,
     ] = 0
 
+    clip: Annotated[
+        Annotated[float, Field(gt=0, le=1e9)] | None,
+        about("the largest norm of the whole gradient, in the phases that `optimizer` is for; null: any"),
+        LATER,
+    ] = None
+    label_smoothing: Annotated[
+        float, about("the share of a real image's label that is spread over all classes", ge=0, lt=1), LATER
+    ] = 0.0
+    average: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        about("the classifier ends its learning as a moving average of its weights, with this decay, such as 0.999"),
+        LATER,
+    ] = None
+
     def __post_init__(self) -> None:
         if self.optimizer == "nesterov" and not self.momentum:
             raise ValueError("train.momentum must be above 0 beside train.optimizer=nesterov.")

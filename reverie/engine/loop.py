@@ -21,6 +21,7 @@ from torch import Tensor
 
 from reverie.compile import compiling
 from reverie.config.choices import Precision
+from reverie.engine.average import MovingAverage
 from reverie.engine.cuda_graph import CapturedStep, CaptureFailed
 from reverie.engine.device import has_triton
 from reverie.engine.observer import Observer, Snapshot
@@ -108,6 +109,7 @@ class _Loop:
         self.captured: CapturedStep | None = None
         _place(phase, engine)
         self.optimizer = make_optimizer(phase, engine.device)
+        self.average = _make_average(phase)
 
     def run(self, start: Snapshot | None) -> None:
         phase = self.phase
@@ -132,6 +134,8 @@ class _Loop:
                     self.observer.step_ends(self.done, self.snapshot)
         finally:
             self._tear_down()
+        if self.average is not None:
+            self.average.settle()
         self._refuse_broken_weights()
         if phase.memory is not None:
             phase.memory.state = self.optimizer.state_dict()
@@ -157,7 +161,11 @@ class _Loop:
         values = torch.stack([loss.float() for loss in losses.values()])
         self.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()
+        if self.phase.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.phase.trainable(), self.phase.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         self.names = tuple(losses)
         if self.sums is None:
             self.sums = torch.zeros_like(values)
@@ -255,6 +263,7 @@ class _Loop:
             parameter: {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
             for parameter, state in self.optimizer.state.items()
         }
+        put_back_average = self.average.rewind() if self.average is not None else None
         sums = self.sums.clone() if self.sums is not None else None
         rng, layers = self.rng.get_state(), torch.get_rng_state()
 
@@ -270,6 +279,8 @@ class _Loop:
                             _put(value, then.get(name))  # momentum and moments begin with zero
                 if self.sums is not None:
                     _put(self.sums, sums)
+                if put_back_average is not None:
+                    put_back_average()
             self.rng.set_state(rng)
             torch.set_rng_state(layers)
 
@@ -288,12 +299,15 @@ class _Loop:
             "layers": torch.get_rng_state(),
             "optimizer": self.optimizer.state_dict(),
             "moves": {name: module.state_dict() for name, module in self.phase.moves.items()},
+            **({"average": self.average.state_dict()} if self.average is not None else {}),
         }
 
     def _restore(self, start: Snapshot) -> None:
         for name, module in self.phase.moves.items():
             module.load_state_dict(start["moves"][name])
         _load_optimizer(self.optimizer, start["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(start["average"])
         self.done, self.names = start["done"], tuple(start["names"])
         torch.manual_seed(derive(self.seed, "layers", self.done))  # those of a GPU are others after an interruption
         if "layers" in start:
@@ -329,6 +343,13 @@ def make_optimizer(phase: Phase, device: torch.device) -> torch.optim.Optimizer:
     if phase.memory is not None and phase.memory.state:
         _load_optimizer(optimizer, copy.deepcopy(phase.memory.state))  # or it would be changed in place
     return optimizer
+
+
+def _make_average(phase: Phase) -> MovingAverage | None:
+    unmoved = [name for name in phase.averages or () if name not in phase.moves]
+    if unmoved:
+        raise ValueError(f"phase {phase.name!r} averages {unmoved[0]!r}, which is not among what moves")
+    return MovingAverage(phase.moves, phase.averages) if phase.averages else None
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -111,6 +111,8 @@ class Phase:
     rests: Sequence[nn.Module] = ()  # what takes part unchanged; put into eval mode, after `moves`
     parameters: Sequence[nn.Parameter] | None = None  # what the optimizer steps; none: every parameter in `moves`
     memory: OptimizerMemory | None = None
+    clip: float | None = None  # the largest norm of the whole gradient
+    averages: Mapping[str, float] | None = None  # what of `moves` ends as a moving average of itself, with its decay
     full_precision: bool = False  # whatever the engine's precision is
     after_epoch: Callable[[], None] | None = None  # only to update what is in `moves`
     summary: Callable[[], Mapping[str, Any]] | None = None  # figures worth writing down at the end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase
 from reverie.methods.dream_replay import DreamReplay, Replay
-from reverie.methods.losses import cross_entropy, local_cross_entropy, task_weights, weighted_feature_distillation
+from reverie.methods.losses import local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.nets.statistics import set_batchnorm_momentum
 
 USUAL_MOMENTUM = 0.1  # of BatchNorm in nearly all networks, ours among them
@@ -61,7 +62,7 @@ class ABD(DreamReplay):
     def first_losses_of_every_row(self, batch: Batch) -> Mapping[str, Tensor]:
         """Those of future classes, too."""
         every_row = self.classifier.head(self.classifier.features(batch.images))
-        return {"cross_entropy": cross_entropy(every_row, batch.labels)}
+        return {"cross_entropy": self.cross_entropy(every_row, batch.labels)}
 
     def losses(self, replay: Replay) -> Mapping[str, Tensor]:
         options, share = self.options, self.old / self.total
@@ -69,8 +70,9 @@ class ABD(DreamReplay):
         losses = self._cross_entropy(features, replay, 1 - share if options.task_weights else 1.0)
         if options.fine_tuning:
             tuned = self.classifier.head(features.detach())  # moves the head alone
-            weights = task_weights(replay.labels, self.old, self.total) if options.task_weights else None
-            losses["fine_tuning"] = options.fine_tuning * cross_entropy(tuned, replay.labels, weights)
+            weigh = functools.partial(task_weights, old=self.old, total=self.total) if options.task_weights else None
+            tuning = self.cross_entropy(tuned, replay.labels, weigh, replay.real)
+            losses["fine_tuning"] = options.fine_tuning * tuning
         if options.distil_real or options.distil_dreams:
             losses["distillation"] = options.distillation * self._distillation(features, replay)
         return losses
@@ -82,9 +84,12 @@ class ABD(DreamReplay):
         if self.options.cross_entropy == "local" and self.total == self.old:
             return {}  # nothing but further images of old classes
         if self.options.cross_entropy == "local":
-            new = (labels >= self.old).float() if self.refining else None
-            return {"local_cross_entropy": share * local_cross_entropy(logits, labels, self.old, new)}
-        return {"cross_entropy": share * cross_entropy(logits, labels)}
+            return {"local_cross_entropy": share * self.by_label(functools.partial(self._local, logits), labels)}
+        return {"cross_entropy": share * self.cross_entropy(logits, labels)}
+
+    def _local(self, logits: Tensor, labels: Tensor) -> Tensor:
+        new = (labels >= self.old).float() if self.refining else None
+        return local_cross_entropy(logits, labels, self.old, new, self.smoothing)
 
     def _distillation(self, features: Tensor, replay: Replay) -> Tensor:
         """Moves the backbone alone."""

@@ -5,8 +5,9 @@ A method is handed the current task, never the stream. It yields phases (`reveri
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -47,6 +48,7 @@ class Method:
     corrects: ClassVar[bool] = False  # true: it knows of corrected logits; others find a head that needs none
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
+    _heeds_labels = False  # the losses just computed took labels as the settings have them
 
     @settings("method")
     class Options:
@@ -75,11 +77,38 @@ class Method:
 
     def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
         """The first task: nothing to forget yet."""
-        return {"cross_entropy": cross_entropy(self.classifier(batch.images), batch.labels)}
+        return {"cross_entropy": self.cross_entropy(self.classifier(batch.images), batch.labels)}
 
     def losses(self, batch: Any) -> Mapping[str, Tensor]:
         """Named scalars whose sum is minimised, for every task but the first. Must not wait for the device."""
         return self.first_losses(batch)
+
+    # --- labels: whatever a loss takes from them goes through these, so that the settings of `train` hold
+
+    @property
+    def smoothing(self) -> float:
+        """The share of a real image's label that is spread over all classes."""
+        smoothing: float = self.config.train.label_smoothing
+        return smoothing
+
+    def cross_entropy(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        weigh: Callable[[Tensor], Tensor] | None = None,
+        real: int | None = None,
+    ) -> Tensor:
+        """As the settings have it. Rows from `real` on are no real images; `weigh` gives the weight of a label."""
+
+        def loss(labels: Tensor) -> Tensor:
+            return cross_entropy(logits, labels, weigh(labels) if weigh else None, self.smoothing, real)
+
+        return self.by_label(loss, labels)
+
+    def by_label(self, loss: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
+        """A loss of labels, those of real images first. It is to spread them by `smoothing`."""
+        self._heeds_labels = True
+        return loss(labels)
 
     def sources(self, task: Task) -> list[Source]:
         """What the batches of the usual phase are made of."""
@@ -112,17 +141,45 @@ class Method:
         rests: Sequence[torch.nn.Module] = (),
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
     ) -> Phase:
-        """The usual phase: the whole classifier, the preset's optimizer and schedule, the images of `sources`."""
+        """The usual phase: the whole classifier, the images of `sources`, and all that the settings add."""
+        average = self.config.train.average
+        if self.smoothing:
+            losses = functools.partial(self._heeding, losses)
+        return replace(
+            self.training(task, losses, rests, prepare), averages={"classifier": average} if average else None
+        )
+
+    def training(
+        self,
+        task: Task,
+        losses: Callable[[Any], Mapping[str, Tensor]],
+        rests: Sequence[torch.nn.Module] = (),
+        prepare: Callable[[Batch, torch.Generator], Any] | None = None,
+    ) -> Phase:
+        """The same with the preset's optimizer and schedule alone, for what is not the learning of a classifier."""
+        train = self.config.train
         return Phase(
             name="learn",
             feed=self.feed(self.sources(task)),
             losses=losses,
-            optimizer=self.optimizer(self.config.train.lr),
+            optimizer=self.optimizer(train.lr),
             moves={"classifier": self.classifier},
             rests=rests,
-            epochs=self.config.train.epochs,
+            epochs=train.epochs,
             prepare=prepare,
+            clip=train.clip,
         )
+
+    def _heeding(self, losses: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> Mapping[str, Tensor]:
+        """The losses, unless they leave out what the settings say of labels."""
+        self._heeds_labels = False
+        found = losses(batch)
+        if not self._heeds_labels:
+            raise TypeError(
+                f"{type(self).__name__} does not know train.label_smoothing: its losses must take labels through "
+                "self.cross_entropy or self.by_label"
+            )
+        return found
 
     def feed(self, sources: Sequence[Source]) -> Feed:
         return make_feed(sources, self.augment, self.device)

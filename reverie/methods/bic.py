@@ -91,7 +91,7 @@ class BiC(CoresetMethod, Distiller):
     def losses(self, batch: Taught) -> Mapping[str, Tensor]:
         logits, share = self.classifier(batch.images), self.old / self.total
         kd = distillation(logits[:, : self.old], batch.taught_logits, self.options.temperature)
-        return {"cross_entropy": (1 - share) * cross_entropy(logits, batch.labels), "distillation": share * kd}
+        return {"cross_entropy": (1 - share) * self.cross_entropy(logits, batch.labels), "distillation": share * kd}
 
     def prepare_correcting(self, batch: Batch, rng: torch.Generator) -> Answered:
         return Answered(self.classifier(batch.images), batch.labels)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reverie.config.schema import Temperature, Weight, about, settings
 from reverie.methods.dream_replay import DreamReplay, Replay
-from reverie.methods.losses import cross_entropy, distillation, padded_distillation
+from reverie.methods.losses import distillation, padded_distillation
 
 
 class LwFSynthetic(DreamReplay):
@@ -27,7 +27,7 @@ class LwFSynthetic(DreamReplay):
         logits = self.classifier(replay.images)
         kd = distillation(logits[:, : self.old], replay.taught_logits, self.options.temperature)
         return {
-            "cross_entropy": cross_entropy(logits[: replay.real], replay.labels[: replay.real]),
+            "cross_entropy": self.cross_entropy(logits[: replay.real], replay.labels[: replay.real]),
             "distillation": self.options.distillation * kd,
         }
 
@@ -62,7 +62,7 @@ class DeepInversion(DreamReplay):
             kd_real = distillation(real[:, : self.old], taught, options.temperature)
         kd_dreamed = padded_distillation(dreamed, taught_dreamed, options.temperature)
         return {
-            "cross_entropy": cross_entropy(real, replay.labels[: replay.real]),
+            "cross_entropy": self.cross_entropy(real, replay.labels[: replay.real]),
             "distillation_real": options.distillation * kd_real,
             "distillation_dreamed": options.distillation * kd_dreamed,
         }

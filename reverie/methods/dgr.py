@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -17,7 +18,7 @@ from reverie.data.stream import Task
 from reverie.engine.phase import Phase
 from reverie.errors import UserError
 from reverie.methods.base import Distiller, Keeps
-from reverie.methods.losses import code_divergence, cross_entropy, distillation, reconstruction, task_weights
+from reverie.methods.losses import code_divergence, distillation, reconstruction, task_weights
 from reverie.nets.classifier import Classifier
 from reverie.nets.vae import VAE
 
@@ -81,7 +82,7 @@ class DGR(Distiller):
             yield self.learning(task, self.losses, rests, self.prepare_learning)
         else:
             yield self.learning(task, self.first_losses)
-        painting = self.learning(task, self.vae_losses, rests, self.prepare_vae)
+        painting = self.training(task, self.vae_losses, rests, self.prepare_vae)
         yield replace(painting, name="vae", moves={"vae": self.vae})
 
     def prepare_learning(self, batch: Batch, rng: torch.Generator) -> Mixed:
@@ -94,9 +95,10 @@ class DGR(Distiller):
         logits = self.classifier(mixed.images)
         painted = logits[-len(mixed.taught_logits) :, : self.old]
         kd = distillation(painted, mixed.taught_logits, self.options.temperature)
-        weights = task_weights(mixed.labels, self.old, self.total)
+        weigh = functools.partial(task_weights, old=self.old, total=self.total)
+        real = len(logits) - len(mixed.taught_logits)
         return {
-            "cross_entropy": cross_entropy(logits, mixed.labels, weights),
+            "cross_entropy": self.cross_entropy(logits, mixed.labels, weigh, real),
             "distillation": self.options.distillation * kd,
         }
 

@@ -17,7 +17,7 @@ from reverie.data.stream import Task
 from reverie.engine.phase import Phase
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
-from reverie.methods.losses import cross_entropy, distillation_by_task
+from reverie.methods.losses import distillation_by_task
 from reverie.nets.classifier import Classifier
 from reverie.nets.heads import LinearHead
 
@@ -74,6 +74,7 @@ class E2E(CoresetMethod, Distiller):
             moves={"head": self.classifier.head},
             rests=[self.classifier.backbone, self.teacher, self.settled],
             epochs=self.config.train.epochs,
+            clip=self.config.train.clip,
             prepare=self.prepare_balancing,
         )
 
@@ -95,7 +96,7 @@ class E2E(CoresetMethod, Distiller):
     def _losses(self, logits: Tensor, labels: Tensor, taught: Tensor, sizes: list[int]) -> Mapping[str, Tensor]:
         """`sizes` counts the classes that have a teacher, by task."""
         kd = distillation_by_task(logits[:, : sum(sizes)], taught, sizes, self.options.temperature)
-        return {"cross_entropy": cross_entropy(logits, labels), "distillation": kd}
+        return {"cross_entropy": self.cross_entropy(logits, labels), "distillation": kd}
 
     def end(self, task: Task) -> None:
         super().end(task)

@@ -22,33 +22,60 @@ PROBABILITY_FLOOR = 1e-12  # keeps the logarithm of a class that no dream belong
 # --- learning a task ------------------------------------------------------------------------------------------------
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean over the rows of (weight times) cross-entropy: divided by the number of rows, not by the sum of weights."""
-    by_row = F.cross_entropy(widened(logits), labels, reduction="none")
+def cross_entropy(
+    logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0, real: int | None = None
+) -> Tensor:
+    """Mean over the rows of (weight times) cross-entropy: divided by the number of rows, not by the sum of weights.
+
+    `smoothing` is the share of a label that is spread over all classes, in the first `real` rows; none: in all of them.
+    """
+    by_row = _smoothed_by_row(widened(logits), labels, smoothing, real)
     return (by_row if weights is None else weights * by_row).mean()
 
 
-def local_cross_entropy(logits: Tensor, labels: Tensor, first: int, weights: Tensor | None = None) -> Tensor:
+def _smoothed_by_row(
+    logits: Tensor, labels: Tensor, smoothing: float, real: int | None, weights: Tensor | None = None
+) -> Tensor:
+    """`weights`: of the classes."""
+    if not smoothing or real is None:
+        return F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing)
+    smoothed = F.cross_entropy(logits[:real], labels[:real], weights, reduction="none", label_smoothing=smoothing)
+    return torch.cat([smoothed, F.cross_entropy(logits[real:], labels[real:], weights, reduction="none")])
+
+
+def local_cross_entropy(
+    logits: Tensor, labels: Tensor, first: int, weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
     """Cross-entropy among the task's own classes, which begin at `first`: old and new never compete (eq. 11).
 
     With weights there may be rows of old classes; theirs must be 0.
     """
     own = labels - first if weights is None else (labels - first).clamp_min(0)
-    return cross_entropy(logits[:, first:], own, weights)
+    return cross_entropy(logits[:, first:], own, weights, smoothing)
 
 
-def balanced_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def balanced_cross_entropy(
+    logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0, real: int | None = None
+) -> Tensor:
     """Cross-entropy with a weight for each class, divided by the sum of the weights of the rows."""
-    return F.cross_entropy(widened(logits), labels, widened(weights))
+    if not smoothing:
+        return F.cross_entropy(widened(logits), labels, widened(weights))
+    by_row = _smoothed_by_row(widened(logits), labels, smoothing, real, widened(weights))
+    return by_row.sum() / widened(weights)[labels].sum()
 
 
-def binary_cross_entropy(logits: Tensor, labels: Tensor, taught: Tensor | None = None) -> Tensor:
+def binary_cross_entropy(
+    logits: Tensor, labels: Tensor, taught: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
     """Every class a yes or no of its own, summed over classes, mean over rows.
 
     The label says which, but for the classes that a teacher has logits of: there it is as sure as the teacher.
+    `smoothing` is the share of a label that is spread over all classes.
     """
     logits = widened(logits)
     targets = (labels.unsqueeze(1) == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)
+    if smoothing:
+        targets = (1 - smoothing) * targets + smoothing / logits.shape[1]
     if taught is not None:
         targets = torch.cat([widened(taught).sigmoid(), targets[:, taught.shape[1] :]], dim=1)
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)

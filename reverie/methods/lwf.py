@@ -10,7 +10,7 @@ from torch import Tensor
 from reverie.config.schema import Temperature, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.methods.base import Distiller, Taught
-from reverie.methods.losses import binary_cross_entropy, cross_entropy, distillation, padded_distillation
+from reverie.methods.losses import binary_cross_entropy, distillation, padded_distillation
 
 
 class LwF(Distiller):
@@ -28,7 +28,7 @@ class LwF(Distiller):
         logits = self.classifier(batch.images)
         kd = distillation(logits[:, : self.old], batch.taught_logits, self.options.temperature)
         return {
-            "cross_entropy": cross_entropy(logits, batch.labels),
+            "cross_entropy": self.cross_entropy(logits, batch.labels),
             "distillation": self.options.distillation * kd,
         }
 
@@ -54,13 +54,16 @@ class LwFMC(Distiller):
     def first_losses(self, batch: Batch) -> Mapping[str, Tensor]:
         if self.options.answers == "softmax":
             return super().first_losses(batch)
-        return {"binary_cross_entropy": binary_cross_entropy(self.classifier(batch.images), batch.labels)}
+        return {"binary_cross_entropy": self._binary(self.classifier(batch.images), batch.labels)}
 
     def losses(self, batch: Taught) -> Mapping[str, Tensor]:
         logits = self.classifier(batch.images)
         if self.options.answers == "softmax":
             return {
-                "cross_entropy": cross_entropy(logits, batch.labels),
+                "cross_entropy": self.cross_entropy(logits, batch.labels),
                 "distillation": padded_distillation(logits, batch.taught_logits, temperature=1),
             }
-        return {"binary_cross_entropy": binary_cross_entropy(logits, batch.labels, batch.taught_logits)}
+        return {"binary_cross_entropy": self._binary(logits, batch.labels, batch.taught_logits)}
+
+    def _binary(self, logits: Tensor, labels: Tensor, taught: Tensor | None = None) -> Tensor:
+        return self.by_label(lambda labels: binary_cross_entropy(logits, labels, taught, self.smoothing), labels)

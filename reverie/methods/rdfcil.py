@@ -113,11 +113,12 @@ class RDFCIL(DreamReplay):
         if not refining:
             return
         yield replace(
-            self.learning(task, self.refinement, [self.classifier.backbone, *resting], self.prepare_refinement),
+            self.training(task, self.refinement, [self.classifier.backbone, *resting], self.prepare_refinement),
             name="refine",
             moves={"head": self.classifier.head, "weights": self.weights},
             epochs=refining,
             optimizer=SGD(self.options.refinement_lr, train.momentum, train.weight_decay),
+            clip=None,
             full_precision=True,  # the head is fitted to the very features that it will be tested on
             after_epoch=self.weights.renew,
         )
@@ -136,7 +137,10 @@ class RDFCIL(DreamReplay):
         real, (learn, keep), options = replay.real, self.scales, self.options
         features = self.classifier.features(replay.images[:real])
         dreamed = self.classifier.head(self.classifier.features(replay.images[real:]))
-        local = local_cross_entropy(self.classifier.head(features)[:, : self.total], replay.labels[:real], self.old)
+        logits = self.classifier.head(features)[:, : self.total]
+        local = self.by_label(
+            lambda labels: local_cross_entropy(logits, labels, self.old, smoothing=self.smoothing), replay.labels[:real]
+        )
         kept = logit_distillation(dreamed[:, : self.old], replay.taught_logits[real:])
         return {
             "local_cross_entropy": options.cross_entropy * learn * local,
@@ -154,8 +158,9 @@ class RDFCIL(DreamReplay):
         assert self.weights is not None
         self.weights.meet(features.labels)
         logits = self.classifier.head(features.values)[:, : self.total]
-        kept = logit_distillation(logits[-len(features.taught_logits) :, : self.old], features.taught_logits)
-        balanced = balanced_cross_entropy(logits, features.labels, self.weights.values)
+        real = len(logits) - len(features.taught_logits)
+        kept = logit_distillation(logits[real:, : self.old], features.taught_logits)
+        balanced = balanced_cross_entropy(logits, features.labels, self.weights.values, self.smoothing, real)
         return {
             "balanced_cross_entropy": self.options.cross_entropy * balanced,
             "distillation": self.options.distillation * self.scales[1] * kept,

@@ -46,6 +46,7 @@ SNAPSHOT = "snapshot.pt"
 _POLL_SECONDS = 0.2
 # Losses that look at the classifier and the batch, at nothing else, and change neither; a test holds them to it.
 PLAIN_LOSSES = (Method.first_losses, ABD.first_losses_of_every_row)
+_OF_LABELS = ("smoothing", "cross_entropy", "by_label")  # by which such losses take labels
 _KEYED = {"name", "feed", "losses", "optimizer", "moves", "epochs", "steps", "full_precision"}  # the rest must be unset
 
 
@@ -208,6 +209,7 @@ def _ingredients(phase: Phase, learner: TaskLearner, task: Task) -> list[Any] | 
         type(feed) in (DeviceFeed, StreamingFeed)
         and getattr(losses, "__self__", None) is method
         and getattr(losses, "__func__", None) in PLAIN_LOSSES
+        and all(getattr(type(method), name) is getattr(Method, name) for name in _OF_LABELS)
         and method.classifier is classifier
         and [*phase.moves.values()] == [classifier]
         and all(getattr(phase, field.name) == field.default for field in fields(phase) if field.name not in _KEYED)

@@ -286,6 +286,9 @@ LATER_SETTINGS = [
     "train.optimizer=adamw",
     "train.schedule=cosine",
     "train.warmup=2",
+    "train.clip=1.0",
+    "train.label_smoothing=0.1",
+    "train.average=0.999",
 ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.config.schema import AugmentConfig
@@ -145,6 +146,54 @@ def test_a_phase_is_trained_as_a_plain_loop_over_torchs_optimizer_would(settings
     assert torch.equal(ours.bias, theirs.bias)
 
 
+def test_gradients_are_clipped_as_torch_clips_them():
+    """Steps of SGD without momentum are gradients; these are far longer than allowed, but for the last."""
+    ours, theirs = nn.Linear(2, 3), nn.Linear(2, 3)
+    theirs.load_state_dict(ours.state_dict())
+    factors = [100.0, 3.0, 1e-4]
+
+    def loss(model, factor):
+        return factor * (model.weight.square().sum() + model.bias.sum())
+
+    steps = iter(factors)
+    whole = phase(
+        ours,
+        optimizer=SGD(0.1, momentum=0),
+        losses=lambda batch: {"x": loss(ours, next(steps))},
+        epochs=None,
+        steps=3,
+        clip=0.5,
+    )
+    Engine(CPU).run(whole, 0)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for factor in factors:
+        optimizer.zero_grad()
+        loss(theirs, factor).backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        optimizer.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
+
+
+def test_what_is_averaged_ends_as_torchs_average_and_the_rest_as_it_was_learned():
+    model, plain, bystander = net(), net(), nn.Linear(1, 1)
+    averaged = AveragedModel(plain, multi_avg_fn=get_ema_multi_avg_fn(0.8), use_buffers=True)
+
+    class Averaging(Observer):
+        def step_ends(self, done, snapshot):
+            averaged.update_parameters(plain)
+
+    Engine(CPU).run(phase(plain), 0, Averaging())
+    Engine(CPU).run(phase(model, moves={"net": model, "other": bystander}, averages={"net": 0.8}), 0)
+    expected = averaged.module.state_dict()
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(model[3].weight, plain[3].weight)
+    with pytest.raises(ValueError, match="phase 'learn' averages 'head', which is not among what moves"):
+        Engine(CPU).run(phase(net(), averages={"head": 0.8}), 0)
+
+
 def test_an_optimizer_that_the_engine_does_not_know_is_refused_by_name():
     @dataclass(frozen=True)
     class Mine:
@@ -159,16 +208,22 @@ def test_an_optimizer_that_the_engine_does_not_know_is_refused_by_name():
             Engine(CPU).run(phase(net(), optimizer=unknown), 0)
 
 
+CHANGES = [
+    *({"optimizer": optimizer} for optimizer in OPTIMIZERS),
+    {"optimizer": OPTIMIZERS[0], "clip": 0.1, "averages": {"net": 0.8}},
+]
+
+
 @pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12, 15])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, optimizer):
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_phase_stopped_after_any_step_goes_on_to_the_very_same_end(stop_after, changes):
     whole, seen_whole = net(), Recorder()
-    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    Engine(CPU).run(phase(whole, **changes), 7, seen_whole)
     first, seen = net(), Recorder(stop_after)
     with pytest.raises(KeyboardInterrupt):
-        Engine(CPU).run(phase(first, optimizer=optimizer), 7, seen)
+        Engine(CPU).run(phase(first, **changes), 7, seen)
     second, rest = net(seed=99), Recorder()
-    Engine(CPU).run(phase(second, optimizer=optimizer), 7, rest, start=seen.saved)
+    Engine(CPU).run(phase(second, **changes), 7, rest, start=seen.saved)
     assert seen.epochs + rest.epochs == seen_whole.epochs
     for a, b in zip(state(whole), state(second), strict=True):
         assert torch.equal(a, b)
@@ -372,22 +427,22 @@ class AStepAhead:
 
 
 @pytest.mark.parametrize("stop_after", [None, 1, 4, 5, 6, 12])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, optimizer):
+@pytest.mark.parametrize("changes", CHANGES)
+def test_working_a_step_ahead_changes_nothing(monkeypatch, stop_after, changes):
     monkeypatch.setattr("reverie.engine.loop.CapturedStep", AStepAhead)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
     whole, seen_whole = net(), Recorder()
-    Engine(CPU).run(phase(whole, optimizer=optimizer), 7, seen_whole)
+    Engine(CPU).run(phase(whole, **changes), 7, seen_whole)
     ahead = Engine(CPU)
     ahead.capture = True
     model, seen, rest = net(), Recorder(stop_after), Recorder()
     if stop_after is None:
-        ahead.run(phase(model, optimizer=optimizer), 7, seen)
+        ahead.run(phase(model, **changes), 7, seen)
     else:
         with pytest.raises(KeyboardInterrupt):
-            ahead.run(phase(model, optimizer=optimizer), 7, seen)
+            ahead.run(phase(model, **changes), 7, seen)
         model = net(seed=99)
-        ahead.run(phase(model, optimizer=optimizer), 7, rest, start=seen.saved)
+        ahead.run(phase(model, **changes), 7, rest, start=seen.saved)
     assert seen.epochs + rest.epochs == seen_whole.epochs
     for a, b in zip(state(whole), state(model), strict=True):
         assert torch.equal(a, b)

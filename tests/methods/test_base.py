@@ -9,6 +9,7 @@ from reverie.engine.phase import SGD, Adam, AdamW, CosineSchedule, StepSchedule,
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
+from reverie.methods.losses import cross_entropy
 from tests.support.reaching import image_tensors, reachable
 
 DATA_FREE = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
@@ -190,3 +191,38 @@ def test_milestones_are_counted_from_the_beginning_of_the_phase_warm_up_included
     settings = ["train.epochs=9", "train.warmup=2", "train.milestones=[4, 6]"]
     schedule = scene("base", 3, 2, *settings).method.schedule()
     assert [schedule.factor(epoch) for epoch in range(8)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+class Heedless(Method):
+    """A method that takes labels past the settings."""
+
+    def first_losses(self, batch):
+        return {"cross_entropy": cross_entropy(self.classifier(batch.images), batch.labels)}
+
+
+def test_a_method_that_would_leave_out_smoothed_labels_is_told(learner, tiny_stream):
+    with pytest.raises(TypeError, match=r"Heedless does not know train\.label_smoothing: .* self\.cross_entropy"):
+        learner(Heedless, "train.label_smoothing=0.1").learn(tiny_stream[0])
+    learner(Heedless).learn(tiny_stream[0])
+
+
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "joint"])
+def test_labels_are_smoothed_in_every_phase_that_learns_a_network_from_them(scene, method):
+    """All other losses are what they were."""
+    usual, smooth = scene(method, 3, 2), scene(method, 3, 2, "train.label_smoothing=0.2")
+    for name in usual.phases:
+        if name in ("dream", "vae", "correct"):
+            continue
+        usual.enter(name)
+        smooth.enter(name)
+        before, after = usual.losses(), smooth.losses()
+        changed = {key for key in before if not torch.equal(before[key], after[key])}
+        expected = {key for key in before if "cross_entropy" in key or key == "fine_tuning"}
+        assert changed == expected != set(), name
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_the_gradient_is_clipped_and_the_classifier_averaged_where_a_network_is_learned(scene, method):
+    for name, phase in scene(method, 3, 2, "train.clip=0.5", "train.average=0.9").phases.items():
+        assert phase.clip == (0.5 if name in NETWORK_PHASES else None), name
+        assert phase.averages == ({"classifier": 0.9} if name in ("learn", "represent") else None), name

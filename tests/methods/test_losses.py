@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from reverie.methods import losses
 from tests.support import by_hand
@@ -299,3 +300,37 @@ def test_inside_mixed_precision_they_are_computed_in_single(loss):
     with torch.autocast("cpu", torch.bfloat16):
         inside = computed()
     torch.testing.assert_close(inside, computed(), rtol=0, atol=0)
+
+
+# --- smoothed labels
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_smoothed_labels_are_torchs_and_only_those_of_real_rows(smoothing):
+    rng = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 4, generator=rng), torch.tensor([0, 1, 2, 3, 1, 0])
+    torch.testing.assert_close(
+        losses.cross_entropy(logits, labels, smoothing=smoothing),
+        F.cross_entropy(logits, labels, label_smoothing=smoothing),
+    )
+    real = F.cross_entropy(logits[:4], labels[:4], reduction="sum", label_smoothing=smoothing)
+    dreamed = F.cross_entropy(logits[4:], labels[4:], reduction="sum")
+    mixed = losses.cross_entropy(logits, labels, smoothing=smoothing, real=4)
+    torch.testing.assert_close(mixed, (real + dreamed) / 6)
+    local = losses.local_cross_entropy(logits, labels.clamp_min(2), 2, smoothing=smoothing)
+    torch.testing.assert_close(
+        local, F.cross_entropy(logits[:, 2:], labels.clamp_min(2) - 2, label_smoothing=smoothing)
+    )
+    weights = torch.tensor([1.0, 2.0, 0.5, 3.0])
+    torch.testing.assert_close(
+        losses.balanced_cross_entropy(logits, labels, weights, smoothing),
+        F.cross_entropy(logits, labels, weights, label_smoothing=smoothing),
+    )
+
+
+def test_yes_or_no_of_smoothed_labels_keeps_what_a_teacher_says():
+    logits, taught = torch.zeros(2, 4), torch.tensor([[3.0], [-1.0]])
+    targets = torch.tensor([[0.0, 0.05, 0.85, 0.05], [0.0, 0.05, 0.05, 0.85]])
+    targets[:, 0] = taught[:, 0].sigmoid()
+    found = losses.binary_cross_entropy(logits + 1, torch.tensor([2, 3]), taught, 0.2)
+    torch.testing.assert_close(found, F.binary_cross_entropy_with_logits(logits + 1, targets, reduction="sum") / 2)

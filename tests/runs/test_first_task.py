@@ -289,6 +289,13 @@ class OwnLosses(Method):
         return {name: 2 * loss for name, loss in super().first_losses(batch).items()}
 
 
+class OwnLabels(Method):
+    """Its losses are the usual ones, but not what they make of labels."""
+
+    def by_label(self, loss, labels):
+        return 2 * super().by_label(loss, labels)
+
+
 class Prepared(Method):
     """The same losses, from something prepared."""
 
@@ -338,7 +345,12 @@ class Nudged(Method):
             next(self.classifier.parameters()).add_(1e-3)
 
 
-@pytest.mark.parametrize("method", [OwnLosses, Prepared, Watching, Fraction, Renamed, Frozen, Nudged])
+@pytest.mark.parametrize("setting", ["train.clip=1.0", "train.label_smoothing=0.1", "train.average=0.9"])
+def test_a_phase_that_the_settings_add_to_is_nobody_elses(key_of, setting):
+    assert key_of("base", setting) is None
+
+
+@pytest.mark.parametrize("method", [OwnLosses, OwnLabels, Prepared, Watching, Fraction, Renamed, Frozen, Nudged])
 def test_a_method_that_does_anything_else_in_its_first_task_finds_nothing(key_of, monkeypatch, usual_of_one, method):
     monkeypatch.setitem(BUILT_IN, "mine", f"{__name__}:{method.__name__}")
     assert key_of("mine", *ONE) != usual_of_one
@@ -457,13 +469,16 @@ def test_a_first_task_that_is_of_another_shape_than_it_says_is_trained_again(tra
 
 
 class OnlyAClassifier:
-    """A stand-in for a method that has nothing but its classifier."""
+    """A stand-in for a method that has nothing but its classifier, and takes labels as all others do."""
+
+    config = tiny_config("base")
+    smoothing, cross_entropy, by_label = Method.smoothing, Method.cross_entropy, Method.by_label
 
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 
     def __setattr__(self, name, value):
-        assert name == "classifier", f"sets {name}"
+        assert name in ("classifier", "_heeds_labels"), f"sets {name}"
         super().__setattr__(name, value)
 
 
