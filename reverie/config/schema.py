@@ -132,6 +132,17 @@ class AugmentConfig:
         bool, about("cut a box of random size and shape out, and scale it to the full size; not beside `crop`")
     ] = False
 
+    cutout: Annotated[
+        int,
+        about("a square of so many pixels a side, anywhere, becomes the mean colour; 0: none", ge=0, le=4096),
+        LATER,
+    ] = 0
+    trivial: Annotated[
+        bool,
+        about("TrivialAugment: one way of fourteen for each image, of random strength ([method.md](method.md#data))"),
+        LATER,
+    ] = False
+
     def __post_init__(self) -> None:
         if self.crop and self.resized_crop:
             raise ValueError(f"augment.crop must be 0 beside augment.resized_crop, not {self.crop}.")
@@ -201,6 +212,17 @@ class TrainConfig:
         about("the classifier ends its learning as a moving average of its weights, with this decay, such as 0.999"),
         LATER,
     ] = None
+
+    mixup: Annotated[
+        float,
+        about(
+            "images of a batch are shown through each other, by one share a batch that is drawn from Beta(this, this); "
+            "both labels count; 0: none",
+            ge=0,
+            le=1e3,
+        ),
+        LATER,
+    ] = 0.0
 
     def __post_init__(self) -> None:
         if self.optimizer == "nesterov" and not self.momentum:

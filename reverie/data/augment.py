@@ -7,14 +7,16 @@ from torch import Tensor
 
 from reverie.compile import compilable
 from reverie.config.schema import AugmentConfig
-from reverie.data.draws import ACROSS, BRIGHTNESS, CONTRAST, DOWN, FLIP, ORDER
+from reverie.data.draws import ACROSS, BRIGHTNESS, CONTRAST, CUT_ACROSS, CUT_DOWN, DOWN, FLIP, ORDER
 from reverie.data.preprocessing import Normaliser
+from reverie.data.trivial import TrivialAugment
 
 _LUMA = (0.299, 0.587, 0.114)  # grey as seen by people (ITU-R 601), from which contrast is measured
 
 
 class Augmenter:
-    """In this order: brightness and contrast (either first), flip, crop with zero padding, normalise.
+    """In this order: one way of many, brightness and contrast (either first), flip, crop with zero padding, normalise,
+    cut a square out.
 
     A resized crop comes before all of it, where the pixels come from: in a feed, or in `Images.read`.
     """
@@ -22,15 +24,17 @@ class Augmenter:
     def __init__(self, config: AugmentConfig, normalise: Normaliser) -> None:
         self.config, self.normalise = config, normalise
         self.luma = torch.tensor(_LUMA, device=normalise.mean.device).view(1, 3, 1, 1)
+        self.trivial = TrivialAugment(normalise.mean.device) if config.trivial else None
 
     @compilable
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        images = pixels.float() / 255
+        images = (self.trivial(pixels, draws) if self.trivial else pixels.float()) / 255
         if self.config.brightness or self.config.contrast:
             images = self._jitter(images, draws)
         if self.config.crop or self.config.flip:
             images = self._flip_and_crop(images, draws)
-        return self.normalise.from_unit(images)
+        images = self.normalise.from_unit(images)
+        return self._cut_out(images, draws) if self.config.cutout else images
 
     def _jitter(self, images: Tensor, draws: Tensor) -> Tensor:
         brightness = 1 + self.config.brightness * (2 * draws[:, BRIGHTNESS] - 1).view(-1, 1, 1, 1)
@@ -61,3 +65,17 @@ class Augmenter:
         source = rows.clamp(0, height - 1).unsqueeze(2) * width + columns.clamp(0, width - 1).unsqueeze(1)
         index = source.view(count, 1, -1).expand(-1, channels, -1)
         return images.flatten(2).gather(2, index).view_as(images) * inside.unsqueeze(1)
+
+    def _cut_out(self, images: Tensor, draws: Tensor) -> Tensor:
+        """A square whose middle is any pixel becomes the mean colour; at the edge, what of it lies inside."""
+        down, across = (
+            self._cut(draws[:, number], side)
+            for number, side in ((CUT_DOWN, images.shape[2]), (CUT_ACROSS, images.shape[3]))
+        )
+        return images * ~(down[:, None, :, None] & across[:, None, None, :])
+
+    def _cut(self, draws: Tensor, side: int) -> Tensor:
+        """Which rows, or columns, of each image the square takes."""
+        places = torch.arange(side, device=draws.device)
+        first = (draws * side).long().clamp(max=side - 1).unsqueeze(1) - self.config.cutout // 2
+        return (places >= first) & (places < first + self.config.cutout)

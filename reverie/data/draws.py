@@ -14,14 +14,14 @@ from torch.nn import functional as F
 
 DOWN, ACROSS, FLIP, BRIGHTNESS, CONTRAST, ORDER, BOXES = range(7)  # which number decides what
 TRIES = 10  # boxes that are drawn for a resized crop, of which the first that fits is taken
-DRAWS = BOXES + 2 * TRIES
+CUT_DOWN, CUT_ACROSS, WAY, STRENGTH, SIGN, DRAWS = range(BOXES + 2 * TRIES, BOXES + 2 * TRIES + 6)
 LEAST_AREA = 0.08  # of a resized crop, as a share of the image
 MOST_ASPECT = 4 / 3  # width to height, or height to width
 
 
 def draw_numbers(images: int, rng: torch.Generator) -> Tensor:
-    """`DRAWS` numbers for each image; those of the boxes come last, so that the others do not depend on them."""
-    parts = [torch.rand(images, count, generator=rng) for count in (BOXES, DRAWS - BOXES)]
+    """`DRAWS` numbers for each image, kind after kind as they were invented: earlier ones do not depend on later."""
+    parts = [torch.rand(images, count, generator=rng) for count in (BOXES, CUT_DOWN - BOXES, DRAWS - CUT_DOWN)]
     return torch.cat(parts, dim=1)
 
 
@@ -31,7 +31,7 @@ def crop_boxes(draws: Tensor, width: int, height: int) -> Tensor:
     Area and aspect are drawn until the box fits, as torchvision does. Where none does, it is the largest of allowed
     aspect.
     """
-    tries = draws[:, BOXES:].unflatten(1, (TRIES, 2))
+    tries = draws[:, BOXES:CUT_DOWN].unflatten(1, (TRIES, 2))
     area = (LEAST_AREA + (1 - LEAST_AREA) * tries[..., 0]) * (width * height)
     aspect = torch.exp((2 * tries[..., 1] - 1) * math.log(MOST_ASPECT))
     widths, heights = (area * aspect).sqrt(), (area / aspect).sqrt()

@@ -20,15 +20,21 @@ from torch import Tensor
 from reverie.data.augment import Augmenter
 from reverie.data.draws import DRAWS, draw_numbers, resized_crop
 from reverie.data.images import Images, MemoryImages
+from reverie.data.mixup import Mixer
 from reverie.seeding import generator
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images as the classifier takes them, and the class of each."""
+    """Images as the classifier takes them, and the class of each.
+
+    Where images are mixed, each shows another one, too: `others` are the classes of those, `share` what is its own.
+    """
 
     images: Tensor
     labels: Tensor
+    others: Tensor | None = None
+    share: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,30 @@ class Feed(Protocol):
 class _Planned:
     """The part of a feed that knows which image comes when."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], device: torch.device, mixup: float) -> None:
         self.sources = tuple(sources)
         self.steps_per_epoch = sources[0].steps
         self.batch_size = sum(source.share for source in sources)
+        self.mixer = Mixer(mixup, self.steps_per_epoch, self.batch_size, device) if mixup else None
+        self._step = torch.zeros((), dtype=torch.long, device=device)
         self._expected: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     def expect(self, seed: int) -> None:
         self._expected = seed, self._plan(seed)
+
+    def _begin_mixing(self, seed: int, step: int) -> None:
+        self._step.fill_(step)
+        if self.mixer is not None:
+            self.mixer.begin(seed)
+
+    def _mixed(self, images: Tensor, labels: Tensor) -> Batch:
+        """The batch of this step. The next one is of the next."""
+        batch = Batch(images, labels)
+        if self.mixer is not None:
+            mixed, others, share = self.mixer(images, labels, self._step)
+            batch = Batch(mixed, labels, others, share)
+        self._step += 1
+        return batch
 
     def _planned(self, seed: int) -> tuple[Tensor, Tensor]:
         found, self._expected = self._expected, None
@@ -117,8 +139,8 @@ class _Planned:
 class DeviceFeed(_Planned):
     """All images as one uint8 tensor on the device."""
 
-    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
-        super().__init__(sources)
+    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device, mixup: float = 0.0) -> None:
+        super().__init__(sources, device, mixup)
         self.augment, self.device = augment, device
         every = [source.images.read(torch.arange(len(source.images))) for source in sources]
         self.pixels = torch.cat(every).to(device)
@@ -126,26 +148,24 @@ class DeviceFeed(_Planned):
         rows = self.steps_per_epoch * self.batch_size
         self._order = torch.zeros(rows, dtype=torch.long, device=device)
         self._draws = torch.zeros(rows, DRAWS, device=device)
-        self._step = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.arange(self.batch_size, device=device)
 
     def begin(self, seed: int, step: int) -> None:
         order, draws = self._planned(seed)
         self._order.copy_(order)
         self._draws.copy_(draws)
-        self._step.fill_(step)
+        self._begin_mixing(seed, step)
 
     def advance(self) -> None:
         pass
 
     def draw(self) -> Batch:
         rows = (self._step * self.batch_size + self._row) % len(self._order)
-        self._step += 1
         index, draws = self._order[rows], self._draws[rows]
         pixels = self.pixels[index]
         if self.augment.config.resized_crop:
             pixels = resized_crop(pixels, draws)
-        return Batch(self.augment(pixels, draws), self.labels[index])
+        return self._mixed(self.augment(pixels, draws), self.labels[index])
 
 
 class StreamingFeed(_Planned):
@@ -153,8 +173,8 @@ class StreamingFeed(_Planned):
 
     AHEAD = 3
 
-    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device) -> None:
-        super().__init__(sources)
+    def __init__(self, sources: Sequence[Source], augment: Augmenter, device: torch.device, mixup: float = 0.0) -> None:
+        super().__init__(sources, device, mixup)
         self.augment, self.device = augment, device
         self._offsets = _offsets(self.sources)
         self._labels = torch.cat([source.images.labels for source in sources])
@@ -172,6 +192,7 @@ class StreamingFeed(_Planned):
         order, draws = self._planned(seed)
         batches = zip(order.view(-1, self.batch_size), draws.view(-1, self.batch_size, DRAWS), strict=True)
         self._to_come = islice(batches, step, None)
+        self._begin_mixing(seed, step)
         self._read_ahead()
 
     def advance(self) -> None:
@@ -182,7 +203,7 @@ class StreamingFeed(_Planned):
         self._read_ahead()
 
     def draw(self) -> Batch:
-        return Batch(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone())
+        return self._mixed(self.augment(self._pixels_now, self._draws_now), self._labels_now.clone())
 
     def _read_ahead(self) -> None:
         for order, draws in islice(self._to_come, self.AHEAD - len(self._reading)):
@@ -227,10 +248,10 @@ def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(StreamingFeed.AHEAD, "reverie-batches")
 
 
-def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.device) -> Feed:
-    """On the device where all images are in memory, from disk otherwise."""
+def make_feed(sources: Sequence[Source], augment: Augmenter, device: torch.device, mixup: float = 0.0) -> Feed:
+    """On the device where all images are in memory, from disk otherwise. `mixup` is its alpha; 0: none are mixed."""
     in_memory = all(isinstance(source.images, MemoryImages) for source in sources)
-    return (DeviceFeed if in_memory else StreamingFeed)(sources, augment, device)
+    return (DeviceFeed if in_memory else StreamingFeed)(sources, augment, device, mixup)
 
 
 def _rounds(count: int, rows: int, rng: torch.Generator) -> Tensor:

@@ -125,15 +125,25 @@ def _no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _tensors(batch: Any) -> dict[str, Tensor]:
+def _parts(batch: Any) -> dict[str, Any]:
+    """Tensors, and dataclasses of them."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in fields.items() if isinstance(value, Tensor) or _is_batch(value)}
+
+
+def _is_batch(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _copy_of(batch: Any) -> Any:
-    return dataclasses.replace(batch, **{name: value.clone() for name, value in _tensors(batch).items()})
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    return dataclasses.replace(batch, **{name: _copy_of(value) for name, value in _parts(batch).items()})
 
 
 def _fill(into: Any, batch: Any) -> None:
-    for name, value in _tensors(batch).items():
-        getattr(into, name).copy_(value)
+    if isinstance(batch, Tensor):
+        into.copy_(batch)
+        return
+    for name, value in _parts(batch).items():
+        _fill(getattr(into, name), value)

@@ -37,6 +37,18 @@ from reverie.nets.classifier import Classifier
 from reverie.system.records import build
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A batch, and what a method's `prepare` makes of it."""
+
+    batch: Batch
+    prepared: Any
+
+
+def _shown(prepare: Callable[[Batch, torch.Generator], Any] | None, batch: Batch, rng: torch.Generator) -> Shown:
+    return Shown(batch, prepare(batch, rng) if prepare else batch)
+
+
 class Method:
     """Override `losses`, and whatever else differs. The defaults train on the new images alone."""
 
@@ -49,6 +61,7 @@ class Method:
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
     _heeds_labels = False  # the losses just computed took labels as the settings have them
+    _mixed: Batch | None = None  # while losses are computed
 
     @settings("method")
     class Options:
@@ -106,9 +119,15 @@ class Method:
         return self.by_label(loss, labels)
 
     def by_label(self, loss: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
-        """A loss of labels, those of real images first. It is to spread them by `smoothing`."""
+        """A loss of labels, those of real images first. It is to spread them by `smoothing`.
+
+        Where each image shows another one, too, it is that of both labels, each by the share of its image.
+        """
         self._heeds_labels = True
-        return loss(labels)
+        if self._mixed is None or self._mixed.others is None or self._mixed.share is None:
+            return loss(labels)
+        others, share = torch.cat([self._mixed.others, labels[len(self._mixed.others) :]]), self._mixed.share
+        return share * loss(labels) + (1 - share) * loss(others)
 
     def sources(self, task: Task) -> list[Source]:
         """What the batches of the usual phase are made of."""
@@ -142,12 +161,11 @@ class Method:
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
     ) -> Phase:
         """The usual phase: the whole classifier, the images of `sources`, and all that the settings add."""
-        average = self.config.train.average
-        if self.smoothing:
-            losses = functools.partial(self._heeding, losses)
-        return replace(
-            self.training(task, losses, rests, prepare), averages={"classifier": average} if average else None
-        )
+        train = self.config.train
+        if self.smoothing or train.mixup:
+            losses, prepare = functools.partial(self._heeding, losses), functools.partial(_shown, prepare)
+        phase = self.training(task, losses, rests, prepare, train.mixup)
+        return replace(phase, averages={"classifier": train.average} if train.average else None)
 
     def training(
         self,
@@ -155,12 +173,13 @@ class Method:
         losses: Callable[[Any], Mapping[str, Tensor]],
         rests: Sequence[torch.nn.Module] = (),
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
+        mixup: float = 0.0,
     ) -> Phase:
         """The same with the preset's optimizer and schedule alone, for what is not the learning of a classifier."""
-        train = self.config.train
+        train, sources = self.config.train, self.sources(task)
         return Phase(
             name="learn",
-            feed=self.feed(self.sources(task)),
+            feed=make_feed(sources, self.augment, self.device, mixup) if mixup else self.feed(sources),
             losses=losses,
             optimizer=self.optimizer(train.lr),
             moves={"classifier": self.classifier},
@@ -170,14 +189,17 @@ class Method:
             clip=train.clip,
         )
 
-    def _heeding(self, losses: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> Mapping[str, Tensor]:
+    def _heeding(self, losses: Callable[[Any], Mapping[str, Tensor]], shown: Shown) -> Mapping[str, Tensor]:
         """The losses, unless they leave out what the settings say of labels."""
-        self._heeds_labels = False
-        found = losses(batch)
+        self._heeds_labels, self._mixed = False, shown.batch
+        try:
+            found = losses(shown.prepared)
+        finally:
+            self._mixed = None
         if not self._heeds_labels:
             raise TypeError(
-                f"{type(self).__name__} does not know train.label_smoothing: its losses must take labels through "
-                "self.cross_entropy or self.by_label"
+                f"{type(self).__name__} does not know train.label_smoothing and train.mixup: its losses must take "
+                "labels through self.cross_entropy or self.by_label"
             )
         return found
 

@@ -289,6 +289,9 @@ LATER_SETTINGS = [
     "train.clip=1.0",
     "train.label_smoothing=0.1",
     "train.average=0.999",
+    "train.mixup=0.2",
+    "augment.cutout=2",
+    "augment.trivial=true",
 ]
 
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance
 
 from reverie.config.schema import AugmentConfig
 from reverie.data.augment import Augmenter
-from reverie.data.draws import DRAWS
+from reverie.data.draws import CUT_ACROSS, CUT_DOWN, DRAWS
 from reverie.data.preprocessing import Normaliser
 
 IDENTITY = Normaliser((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -83,3 +83,16 @@ def test_an_image_is_augmented_alike_in_any_batch(config):
     whole = augment(images, numbers)
     alone = torch.cat([augment(images[i : i + 1], numbers[i : i + 1]) for i in range(10)])
     torch.testing.assert_close(whole, alone, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 6])
+def test_a_square_anywhere_becomes_the_mean_colour(side):
+    images, numbers = pixels(60) | 1, draws(60)
+    normalise = Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    out = Augmenter(AugmentConfig(cutout=side), normalise)(images, numbers)
+    expected = Augmenter(AugmentConfig(), normalise)(images, numbers)
+    for i in range(60):
+        down, across = int(numbers[i, CUT_DOWN] * 9) - side // 2, int(numbers[i, CUT_ACROSS] * 9) - side // 2
+        expected[i, :, max(0, down) : down + side, max(0, across) : across + side] = 0
+    assert torch.equal(out, expected)
+    assert len({tuple(image[0].eq(0).nonzero().flatten().tolist()) for image in out}) > 20

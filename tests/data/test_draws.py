@@ -22,7 +22,9 @@ def draws(count):
 def test_numbers_for_boxes_leave_the_others_as_they_were():
     numbers = draw_numbers(5, torch.Generator().manual_seed(3))
     assert numbers.shape == (5, DRAWS)
-    assert torch.equal(numbers[:, :6], torch.rand(5, 6, generator=torch.Generator().manual_seed(3)))
+    rng = torch.Generator().manual_seed(3)
+    assert torch.equal(numbers[:, :6], torch.rand(5, 6, generator=rng))
+    assert torch.equal(numbers[:, 6:26], torch.rand(5, 20, generator=rng))  # those of boxes, from before cutout
 
 
 def box_by_hand(numbers, width, height):

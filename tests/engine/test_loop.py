@@ -15,6 +15,7 @@ from reverie.data.augment import Augmenter
 from reverie.data.feed import Batch, DeviceFeed, NoData, Source
 from reverie.data.images import MemoryImages
 from reverie.data.preprocessing import Normaliser
+from reverie.engine.cuda_graph import _copy_of, _fill
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer
 from reverie.engine.phase import (
@@ -463,3 +464,21 @@ def test_few_steps_are_not_compiled_unless_asked_for():
     assert auto.compiles(short)
     assert Engine(CPU, compile=True).compiles(short)
     assert not Engine(CPU).compiles(long)
+
+
+def test_a_batch_inside_another_is_copied_and_filled_for_a_captured_step():
+    @dataclass(frozen=True)
+    class Outer:
+        inner: Batch
+        more: torch.Tensor
+        rows: int
+
+    first = Outer(Batch(torch.zeros(2), torch.zeros(2)), torch.zeros(1), 2)
+    second = Outer(Batch(torch.ones(2), torch.full((2,), 3.0)), torch.ones(1), 2)
+    held = _copy_of(first)
+    place = held.inner.images
+    _fill(held, second)
+    assert torch.equal(first.inner.images, torch.zeros(2))
+    assert held.inner.images is place
+    assert torch.equal(place, torch.ones(2)) and torch.equal(held.inner.labels, second.inner.labels)
+    assert (held.rows, held.inner.others) == (2, None)

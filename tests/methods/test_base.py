@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from reverie.data.feed import Batch
 from reverie.data.images import Dataset, MemoryImages
 from reverie.data.stream import PastTask, Stream
 from reverie.engine.phase import SGD, Adam, AdamW, CosineSchedule, StepSchedule, Warmup
@@ -201,8 +202,11 @@ class Heedless(Method):
 
 
 def test_a_method_that_would_leave_out_smoothed_labels_is_told(learner, tiny_stream):
-    with pytest.raises(TypeError, match=r"Heedless does not know train\.label_smoothing: .* self\.cross_entropy"):
-        learner(Heedless, "train.label_smoothing=0.1").learn(tiny_stream[0])
+    for setting in ("train.label_smoothing=0.1", "train.mixup=0.2"):
+        with pytest.raises(
+            TypeError, match=r"Heedless does not know train\.label_smoothing and train\.mixup: .* self\.cross_entropy"
+        ):
+            learner(Heedless, setting).learn(tiny_stream[0])
     learner(Heedless).learn(tiny_stream[0])
 
 
@@ -226,3 +230,28 @@ def test_the_gradient_is_clipped_and_the_classifier_averaged_where_a_network_is_
     for name, phase in scene(method, 3, 2, "train.clip=0.5", "train.average=0.9").phases.items():
         assert phase.clip == (0.5 if name in NETWORK_PHASES else None), name
         assert phase.averages == ({"classifier": 0.9} if name in ("learn", "represent") else None), name
+
+
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "joint"])
+def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene, method):
+    """A loss is linear in the share. At 1 it is the usual loss, at 0 that of the other labels; others do not change."""
+    made = scene(method, 3, 2, "train.mixup=0.5", phase_name="represent" if method == "r-dfcil" else "learn")
+    others = made.labels.flip(0)
+
+    def losses(labels, **mixed):
+        rng = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            prepared = made.phase.prepare(Batch(made.images, labels, **mixed), rng)
+        return made.phase.losses(prepared)
+
+    mixed = losses(made.labels, others=others, share=torch.tensor(0.3))
+    first, second = losses(made.labels), losses(others)
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    for name, value in mixed.items():
+        torch.testing.assert_close(value, 0.3 * first[name] + 0.7 * second[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_images_are_mixed_only_where_a_classifier_learns(scene, method):
+    for name, phase in scene(method, 3, 2, "train.mixup=0.5").phases.items():
+        assert bool(getattr(phase.feed, "mixer", None)) == (name in ("learn", "represent")), name
