@@ -213,6 +213,14 @@ class TrainConfig:
         LATER,
     ] = None
 
+    rotations: Annotated[
+        Literal["none", "first", "all"],
+        about(
+            "new images are also learned turned by 90, 180 and 270 degrees, as further classes of a head that exists "
+            "only meanwhile: in the `first` task, or in `all`"
+        ),
+        LATER,
+    ] = "none"
     mixup: Annotated[
         float,
         about(

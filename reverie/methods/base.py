@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from reverie import seeding
 from reverie.config.schema import Config, settings
 from reverie.data.augment import Augmenter
 from reverie.data.feed import Batch, Feed, Source, make_feed
@@ -33,7 +34,9 @@ from reverie.engine.phase import (
 from reverie.methods.dreamer import Dreamer
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
+from reverie.methods.rotations import RotationHead, rotation_loss, turned
 from reverie.nets.classifier import Classifier
+from reverie.nets.statistics import statistics_at_rest
 from reverie.system.records import build
 
 
@@ -161,11 +164,15 @@ class Method:
         prepare: Callable[[Batch, torch.Generator], Any] | None = None,
     ) -> Phase:
         """The usual phase: the whole classifier, the images of `sources`, and all that the settings add."""
-        train = self.config.train
-        if self.smoothing or train.mixup:
-            losses, prepare = functools.partial(self._heeding, losses), functools.partial(_shown, prepare)
+        train, head = self.config.train, self._rotation_head(task)
+        if self.smoothing or train.mixup or head:
+            losses, prepare = functools.partial(self._heeding, losses, head), functools.partial(_shown, prepare)
         phase = self.training(task, losses, rests, prepare, train.mixup)
-        return replace(phase, averages={"classifier": train.average} if train.average else None)
+        return replace(
+            phase,
+            moves={**phase.moves, "rotations": head} if head else phase.moves,
+            averages={"classifier": train.average} if train.average else None,
+        )
 
     def training(
         self,
@@ -189,19 +196,36 @@ class Method:
             clip=train.clip,
         )
 
-    def _heeding(self, losses: Callable[[Any], Mapping[str, Tensor]], shown: Shown) -> Mapping[str, Tensor]:
-        """The losses, unless they leave out what the settings say of labels."""
+    def _heeding(
+        self, losses: Callable[[Any], Mapping[str, Tensor]], head: RotationHead | None, shown: Shown
+    ) -> Mapping[str, Tensor]:
+        """The losses, unless they leave out what the settings say of labels; and that of turned images."""
         self._heeds_labels, self._mixed = False, shown.batch
         try:
             found = losses(shown.prepared)
+            if not self._heeds_labels and (self.smoothing or self.config.train.mixup):
+                raise TypeError(
+                    f"{type(self).__name__} does not know train.label_smoothing and train.mixup: its losses must take "
+                    "labels through self.cross_entropy or self.by_label"
+                )
+            return found if head is None else {**found, "rotations": self._rotations(head, shown.batch)}
         finally:
             self._mixed = None
-        if not self._heeds_labels:
-            raise TypeError(
-                f"{type(self).__name__} does not know train.label_smoothing and train.mixup: its losses must take "
-                "labels through self.cross_entropy or self.by_label"
-            )
-        return found
+
+    # --- turned images
+
+    def _rotation_head(self, task: Task) -> RotationHead | None:
+        wanted = self.config.train.rotations
+        if wanted == "none" or (wanted == "first" and self.old) or self.total == self.old:
+            return None
+        with seeding.initialising(self.config.seed, "rotations", task.index):
+            return RotationHead(self.classifier.backbone.feature_dim, self.total - self.old).to(self.device)
+
+    def _rotations(self, head: RotationHead, batch: Batch) -> Tensor:
+        """Running statistics stay those of upright images, which are all that the classifier will be shown."""
+        with statistics_at_rest(self.classifier):
+            logits = head(self.classifier.features(turned(batch.images)))
+        return self.by_label(lambda labels: rotation_loss(logits, labels, self.old, self.smoothing), batch.labels)
 
     def feed(self, sources: Sequence[Source]) -> Feed:
         return make_feed(sources, self.augment, self.device)

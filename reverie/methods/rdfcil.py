@@ -101,15 +101,17 @@ class RDFCIL(DreamReplay):
         yield self.dreamer.phase()
         with seeding.initialising(self.config.seed, "relations", task.index):
             relations = Relations(self.classifier.backbone.feature_dim).to(self.device)
+        representing = functools.partial(self.representation, relations=relations)
+        usual = self.learning(task, representing, resting, self.prepare)
         yield replace(
-            self.learning(task, functools.partial(self.representation, relations=relations), resting, self.prepare),
+            usual,
             name="represent",
-            moves={"classifier": self.classifier, "relations": relations, "weights": self.weights},
+            moves={**usual.moves, "relations": relations, "weights": self.weights},
             epochs=train.epochs - refining,
             optimizer=self.optimizer(train.lr, train.epochs - refining),
             after_epoch=self.weights.renew,
         )
-        del relations
+        del relations, representing, usual
         if not refining:
             return
         yield replace(

@@ -27,6 +27,19 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
         layer.momentum = momentum
 
 
+@contextmanager
+def statistics_at_rest(module: nn.Module) -> Iterator[None]:
+    """Inside, running statistics stay what they are, though layers normalise by those of the batch."""
+    layers = [layer for layer in batchnorm_layers(module) if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+    momenta = [layer.momentum for layer in layers]
+    set_batchnorm_momentum(module, 0.0)
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
 def make_room(module: nn.Module) -> None:
     """Buffers for the statistics of a network without BatchNorm. Others are left alone."""
     if batchnorm_layers(module):

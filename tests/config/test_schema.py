@@ -290,6 +290,7 @@ LATER_SETTINGS = [
     "train.label_smoothing=0.1",
     "train.average=0.999",
     "train.mixup=0.2",
+    "train.rotations=first",
     "augment.cutout=2",
     "augment.trivial=true",
 ]

@@ -16,7 +16,7 @@ from reverie.data.feed import Batch, DeviceFeed, NoData, Source
 from reverie.data.images import MemoryImages
 from reverie.data.preprocessing import Normaliser
 from reverie.engine.cuda_graph import _copy_of, _fill
-from reverie.engine.loop import Engine
+from reverie.engine.loop import Engine, _Loop
 from reverie.engine.observer import Observer
 from reverie.engine.phase import (
     SGD,
@@ -370,24 +370,43 @@ def test_bf16_runs_the_networks_in_bf16_and_agrees_with_fp32():
     assert torch.bfloat16 in dtypes
 
 
-def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream):
-    """A stand-in for CUDA's own check: in `losses`, no method asks for a tensor's value or a shape made of values."""
+class NoReading(TorchDispatchMode):
+    """A stand-in for CUDA's own check: inside, nobody asks for a tensor's value or a shape made of values."""
 
-    class NoReading(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            assert func.overloadpacket not in (
-                torch.ops.aten._local_scalar_dense,
-                torch.ops.aten.nonzero,
-                torch.ops.aten.masked_select,
-                torch.ops.aten.is_nonzero,
-                torch.ops.aten.equal,
-            ), f"{func} waits for the device"
-            return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket not in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.masked_select,
+            torch.ops.aten.is_nonzero,
+            torch.ops.aten.equal,
+        ), f"{func} waits for the device"
+        return func(*args, **(kwargs or {}))
 
+
+ADDED = [
+    "train.label_smoothing=0.1",
+    "train.mixup=0.4",
+    "train.rotations=all",
+    "augment.cutout=2",
+    "augment.trivial=true",
+]
+
+
+def test_a_step_that_clips_and_averages_reads_nothing_back():
+    loop = _Loop(Engine(CPU), phase(net(), clip=0.1, averages={"net": 0.9}), 0, Observer())
+    loop._begin_epoch(0, 0)
+    with NoReading():
+        loop._step(more=True)
+        loop._step(more=True)
+
+
+@pytest.mark.parametrize("added", [[], ADDED], ids=["plain", "added"])
+def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream, added):
     methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
     for method in methods:
         settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
-        learner = TaskLearner.fresh(tiny(method, *settings), tiny_stream.preprocessing())
+        learner = TaskLearner.fresh(tiny(method, *settings, *added), tiny_stream.preprocessing())
         learner.classifier.grow(tiny_stream[0].names)
         task = tiny_stream[1]
         learner.method.begin(task)

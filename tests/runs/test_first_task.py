@@ -346,7 +346,8 @@ class Nudged(Method):
 
 
 @pytest.mark.parametrize(
-    "setting", ["train.clip=1.0", "train.label_smoothing=0.1", "train.average=0.9", "train.mixup=0.2"]
+    "setting",
+    ["train.clip=1.0", "train.label_smoothing=0.1", "train.average=0.9", "train.mixup=0.2", "train.rotations=all"],
 )
 def test_a_phase_that_the_settings_add_to_is_nobody_elses(key_of, setting):
     assert key_of("base", setting) is None

@@ -83,6 +83,44 @@ def test_a_run_stopped_anywhere_and_again_ends_as_if_it_had_not_been(whole, tmp_
     assert_same_coresets(straight.coresets, watch.kept)
 
 
+ALL_AT_ONCE = {
+    "train.optimizer": "adamw",
+    "train.schedule": "cosine",
+    "train.warmup": 1,
+    "train.lr": 0.01,
+    "train.clip": 1.0,
+    "train.label_smoothing": 0.1,
+    "train.average": 0.9,
+    "train.mixup": 0.4,
+    "train.rotations": "all",
+    "train.epochs": 3,
+    "augment.cutout": 2,
+    "augment.trivial": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "stops"),
+    [
+        ("base", [CtrlC(1, "learn", 3), CtrlC(2, "learn", 18)]),  # the last step: what is averaged is not settled yet
+        ("abd", [CtrlC(2, "learn", 7)]),
+        ("r-dfcil", [CtrlC(2, "represent", 5), CtrlC(3, "refine", 4)]),
+        ("lwf-coreset", [CtrlC(2, "learn", 5)]),
+        ("dgr", [CtrlC(2, "learn", 5), CtrlC(2, "vae", 4)]),
+    ],
+)
+def test_so_does_one_with_all_that_the_settings_add_to_a_phase(tmp_path, method, stops):
+    config = method_config(method).with_settings(ALL_AT_ONCE)
+    for stop in stops:
+        with pytest.raises(Interrupted):
+            quick_run(config, tmp_path / "run", observer=stop, checkpoint_seconds=1e9)
+    again, straight = quick_run(config, tmp_path / "run"), quick_run(config, tmp_path / "straight")
+    assert figures_of(again) == figures_of(straight)
+    assert_same_run(tmp_path / "straight", tmp_path / "run")
+    gone_on = [place for place in beginnings_of(tmp_path / "run") if place[2]]
+    assert gone_on == [(*stop.where, stop.step) for stop in stops]
+
+
 def _interrupt(*args):
     raise Interrupted
 
