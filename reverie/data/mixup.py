@@ -30,7 +30,7 @@ class Mixer:
 
     def __call__(self, images: Tensor, labels: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mixed images, the labels of their partners, and the share of each image itself. Only tensor arithmetic."""
-        step = step % len(self._shares)
-        share = self._shares[step]
+        step = (step % len(self._shares)).view(1)  # as a list of one: a number's value would be read back
+        share = self._shares[step][0]
         partner = (self._row + self._distances[step]) % len(self._row)
         return share * images + (1 - share) * images[partner], labels[partner], share
