@@ -61,10 +61,17 @@ def facts(folder: Path) -> dict[str, Any]:
     return found
 
 
+def known_keys(values: Any, earlier: Any) -> Any:
+    """Of `values`, section by section, what `earlier` has a key for."""
+    if not isinstance(values, dict) or not isinstance(earlier, dict):
+        return values
+    return {key: known_keys(value, earlier[key]) for key, value in values.items() if key in earlier}
+
+
 def differences(old: Path, new: Path) -> list[str]:
     """What a later version adds to a configuration is no difference."""
     before, after = facts(old), facts(new)
-    after["config"] = {key: value for key, value in after["config"].items() if key in before["config"]}
+    after["config"] = known_keys(after["config"], before["config"])
     found = [key for key in before if before[key] != after[key]]
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (new, old))
     if ours.keys() != theirs.keys():

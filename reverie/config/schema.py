@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -148,6 +149,14 @@ class AugmentConfig:
             raise ValueError(f"augment.crop must be 0 beside augment.resized_crop, not {self.crop}.")
 
 
+def _sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"net.weights: {file} cannot be read: {error.strerror or error}.") from None
+
+
 @settings("net")
 class NetConfig:
     """Which network."""
@@ -156,13 +165,35 @@ class NetConfig:
         str,
         about(
             "`resnet8`, `resnet14`, `resnet20`, `resnet32`, `resnet32-signed` ([for R-DFCIL](method.md)), `resnet18`, "
-            "or a network of torchvision or timm, such as `torchvision/mobilenet_v2`"
+            "`resnet18-cifar` (its first layers keep all pixels of small images), or a network of torchvision or timm, "
+            "such as `torchvision/mobilenet_v2`"
         ),
     ] = "resnet32"
     head: Annotated[
         Literal["grow", "all"],
         about("rows of the last layer are added as classes arrive (`grow`), or are `all` there from the start"),
     ] = "grow"
+    weights: Annotated[
+        str | None,
+        about(
+            "a file of weights that the network of an experiment begins with (.safetensors, or a state dict): of this "
+            "network, with any last layer or none. Images are normalised as without it"
+        ),
+        LATER,
+    ] = None
+    weights_sha256: Annotated[
+        str | None,
+        about("of that file, by which a run knows it, wherever it lies; null: noted when the configuration is made"),
+        LATER,
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.weights is None and self.weights_sha256 is not None:
+            raise ValueError("net.weights_sha256 says which file net.weights is. Set that, too.")
+        if self.weights is not None and self.weights_sha256 is None:
+            file = Path(self.weights).absolute()
+            object.__setattr__(self, "weights", str(file))
+            object.__setattr__(self, "weights_sha256", _sha256(file))
 
 
 @settings("train")
@@ -360,6 +391,8 @@ class Config:
                 raise UserError(f"Unknown key '{key}'.{nearest_key(name, known, f'{section}.')}")
             else:
                 changed[section][name] = value
+        if "net.weights" in settings and "net.weights_sha256" not in settings:
+            changed["net"]["weights_sha256"] = None  # of the file that was
         own = {key: both for key, both in self.own_values.items() if key not in settings}
         return Config.from_dict({**changed, "own_values": as_plain(own)})
 
@@ -371,14 +404,14 @@ class Config:
         """What decides the figures. Where the data lies, the device and what is kept besides do not belong to it."""
         plain = self.as_dict()
         plain.pop("own_values", None)
-        del plain["keep"], plain["evaluate"]["batch_size"]
+        del plain["keep"], plain["evaluate"]["batch_size"], plain["net"]["weights"]
         del plain["engine"]["capture"], plain["engine"]["compile"]
         if not self.augment.resized_crop:  # which cuts from the whole file, or from the square that memory holds
             del plain["data"]["storage"]
         for section in SECTIONS:
             for key, default in _later_keys(type(getattr(self, section))).items():
-                if plain[section].get(key, default) == default:
-                    del plain[section][key]
+                if plain[section].get(key) == default:
+                    plain[section].pop(key, None)
         return plain
 
     def flat_identity(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from reverie.methods.base import Keeps, count_bytes
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import noting, noting_layers
+from reverie.nets.weights import start_backbone
 from reverie.system.records import as_record
 from reverie.text import first_line, plural
 
@@ -70,6 +71,8 @@ class TaskLearner:
             preprocessing = preprocessing.without_normalisation()
         with seeding.initialising(config.seed, "backbone"):
             backbone = make_backbone(config.net.name, preprocessing.channels, preprocessing.size)
+        if config.net.weights is not None:
+            start_backbone(backbone, Path(config.net.weights), config.net.weights_sha256)
         rows = classes if config.net.head == "all" else 0
         return cls(config, Classifier(backbone, preprocessing, config.seed, rows), device)
 

@@ -50,7 +50,15 @@ log = logging.getLogger("reverie")
 DREAMS = 500  # that the old and the new model are compared on, at least
 PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
-OF_RUNS = ("stream.", "coreset.", "evaluate.", "keep", "data.source", "net.head")  # settings that mean nothing here
+OF_RUNS = (
+    "stream.",
+    "coreset.",
+    "evaluate.",
+    "keep",
+    "data.source",
+    "net.head",
+    "net.weights",
+)  # settings that mean nothing here
 
 
 def _needs_a_model_alone(method: str) -> bool:

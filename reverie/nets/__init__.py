@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from torch import nn
 
 from reverie.errors import UserError
 from reverie.nets.backbone import LIBRARIES, Architecture, Backbone, Headless, own_copy
-from reverie.nets.external import check_network_name, external_backbone
+from reverie.nets.external import (
+    check_network_name,
+    external_backbone,
+    has_imagenet_stem,
+    resnet18_for_small_images,
+)
 from reverie.nets.resnet import CifarResNet
 from reverie.text import did_you_mean, first_line
 
+log = logging.getLogger("reverie")
+SMALL = 32  # pixels a side, up to which ImageNet's stem is worth a warning
 BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet32": lambda channels: CifarResNet(blocks=5, channels=channels),
     "resnet32-signed": lambda channels: CifarResNet(blocks=5, channels=channels, signed=True),
     "resnet20": lambda channels: CifarResNet(blocks=3, channels=channels),
     "resnet14": lambda channels: CifarResNet(blocks=2, channels=channels),
     "resnet8": lambda channels: CifarResNet(blocks=1, channels=channels),
+    "resnet18-cifar": resnet18_for_small_images,
     "resnet18": lambda channels: external_backbone(Architecture("torchvision", "resnet18"), channels),
 }
 
@@ -34,12 +43,21 @@ def make_backbone(
     """
     wanted = Architecture.parse(what) if isinstance(what, str) else what
     check_network(wanted)
-    if wanted.family in LIBRARIES:
-        return external_backbone(wanted, channels, size)
     if wanted.family == "own":
         return _own_backbone(wanted, build)
-    backbone = BACKBONES[wanted.name](channels)
-    backbone.architecture = wanted
+    if wanted.family in LIBRARIES:
+        backbone: Backbone = external_backbone(wanted, channels, size)
+    else:
+        backbone = BACKBONES[wanted.name](channels)
+        backbone.architecture = wanted
+    if size is not None and size <= SMALL and has_imagenet_stem(backbone):
+        log.warning(
+            "%s begins with ImageNet's stem, which leaves a sixteenth of the %d x %d pixels; net.name=resnet18-cifar "
+            "keeps them all.",
+            wanted,
+            size,
+            size,
+        )
     return backbone
 
 

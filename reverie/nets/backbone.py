@@ -67,6 +67,7 @@ class Headless(Backbone):
     def __init__(self, module: nn.Module, head: str) -> None:
         super().__init__()
         self.feature_dim = linear_layer(module, head).in_features
+        self.head = head
         module.set_submodule(head, nn.Identity())
         self.body = module
 

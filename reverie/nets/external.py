@@ -31,6 +31,23 @@ def external_backbone(wanted: Architecture, channels: int, size: int | None = No
     return backbone.train()
 
 
+def resnet18_for_small_images(channels: int) -> Headless:
+    """torchvision's ResNet-18 with CIFAR's stem: a 3 x 3 convolution that keeps every pixel, and no max pooling."""
+    module = build_network(Architecture("torchvision", "resnet18"), 3)
+    stem = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    module.set_submodule("conv1", stem)
+    module.set_submodule("maxpool", nn.Identity())
+    return Headless(module, "fc")
+
+
+def has_imagenet_stem(module: nn.Module) -> bool:
+    """Does it begin by leaving three of four pixels out, and by pooling the rest?"""
+    first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
+    pools = any(isinstance(layer, nn.MaxPool2d) for layer in module.modules())
+    return first is not None and first.stride[0] > 1 and pools
+
+
 def build_network(wanted: Architecture, channels: int, classes: int = PRETRAINED_CLASSES) -> nn.Module:
     """The whole network, with its head."""
     check_network_name(wanted)

@@ -19,6 +19,7 @@ from reverie.errors import UserError, explaining
 from reverie.nets.backbone import Backbone, Headless
 
 NESTS = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights in what they save
+IN_MODEL = "backbone."  # before the names of a backbone in a model folder, beside the head's
 FURTHER_HEADS = ("aux1", "aux2", "AuxLogits")  # of GoogLeNet and Inception, for their first training alone
 WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every name, by DataParallel, torch.compile and Lightning users
 
@@ -89,9 +90,28 @@ def load_backbone(backbone: Backbone, file: Path) -> None:
     """A library's network without its head takes the weights of the whole network, whatever classes it knew."""
     if not isinstance(backbone, Headless):
         raise UserError(f"Weights are for networks of torchvision and timm, not for {backbone.architecture}.")
-    head = str(backbone.architecture.options["head"])
-    weights = {name: value for name, value in read_weights(file).items() if not name.startswith(f"{head}.")}
-    load_weights(backbone.body, weights, file)
+    load_weights(backbone.body, _without_head(read_weights(file), backbone.head), file)
+
+
+def start_backbone(backbone: Backbone, file: Path, sha256: str | None) -> None:
+    """Any network takes the weights of its like: of a library's whole network, of a backbone, or of a model folder.
+
+    Raises UserError where the file is not the one that the configuration was made with, or of another network.
+    """
+    if sha256 is not None and fingerprint(file) != sha256:
+        raise UserError(f"net.weights: {file} is not what it was when this run was configured. Put the old file back.")
+    weights = read_weights(file)
+    of_model = {name.removeprefix(IN_MODEL): value for name, value in weights.items() if name.startswith(IN_MODEL)}
+    if of_model:
+        load_weights(backbone, {name: value for name, value in of_model.items() if ".noted" not in name}, file)
+    elif isinstance(backbone, Headless):
+        load_weights(backbone.body, _without_head(weights, backbone.head), file)
+    else:
+        load_weights(backbone, weights, file)
+
+
+def _without_head(weights: Mapping[str, Tensor], head: str) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.items() if not name.startswith(f"{head}.")}
 
 
 def _damaged(file: Path) -> UserError:

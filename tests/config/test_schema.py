@@ -1,6 +1,7 @@
 """The typed configuration: bounds on every number, what is part of a run's identity, and which upper bound it has."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from reverie.config.schema import (
     AugmentConfig,
     Config,
     DataConfig,
+    NetConfig,
     StreamConfig,
     TrainConfig,
     as_plain,
@@ -313,7 +315,30 @@ def test_every_key_that_0_1_did_not_have_is_tried_above():
     dropped = {key for key in flat(configure("digits-5", "abd").as_dict()) if key not in identity}
     tried = {setting.partition("=")[0] for setting in LATER_SETTINGS}
     not_figures = {"data.storage", "evaluate.batch_size", "engine.capture", "engine.compile", "keep"}
+    not_figures |= {"net.weights", "net.weights_sha256"}  # below
     assert {key for key in dropped if not key.startswith(("coreset.", "dream."))} - not_figures == tried
+
+
+def test_a_file_of_weights_counts_by_what_is_in_it_wherever_it_lies(tmp_path):
+    for name, content in (("one", b"1"), ("same", b"1"), ("other", b"2")):
+        (tmp_path / name).write_bytes(content)
+    plain = configure("digits-5", "abd")
+    one, same, other = (plain.with_settings({"net.weights": str(tmp_path / name)}) for name in ("one", "same", "other"))
+    assert one.identity() == same.identity() != other.identity()
+    assert [*plain.differences(one)] == ["net.weights_sha256"]
+    assert one.net.weights_sha256 == hashlib.sha256(b"1").hexdigest()
+    assert one.with_settings({"net.weights": str(tmp_path / "other")}).identity() == other.identity()
+    assert one.with_settings({"net.weights": None}) == plain
+    assert one.upper_bound_digest() != plain.upper_bound_digest()
+    (tmp_path / "one").unlink()
+    assert Config.from_dict(one.as_dict()) == one  # what was written down is read without the file
+
+
+def test_a_file_of_weights_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"net\.weights: .*none cannot be read: No such file or directory\."):
+        configure("digits-5", "abd", settings={"net.weights": str(tmp_path / "none")})
+    with pytest.raises(UserError, match=r"net\.weights_sha256 says which file net\.weights is\. Set that, too\."):
+        NetConfig(weights_sha256="abc")
 
 
 def test_the_coresets_size_is_the_presets_and_counts_only_where_one_is_kept():

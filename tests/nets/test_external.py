@@ -8,7 +8,7 @@ from torch import nn
 
 from reverie import seeding
 from reverie.errors import UserError
-from reverie.nets import make_backbone
+from reverie.nets import count_parameters, make_backbone
 from reverie.nets.backbone import Architecture
 from reverie.nets.external import find_network, usual_preprocessing
 
@@ -96,3 +96,28 @@ def test_usual_sizes_and_normalisations_are_those_of_the_librarys_weights():
     assert usual_preprocessing(Architecture("torchvision", "inception_v3")) == (299, (0.5,) * 3, (0.5,) * 3)
     assert usual_preprocessing(Architecture("timm", "resnet10t")) == (176, *imagenet)
     assert usual_preprocessing(Architecture("timm", "test_resnet")) == (160, (0.5,) * 3, (0.5,) * 3)
+
+
+def test_resnet18_for_small_images_keeps_all_pixels_to_its_second_stage():
+    backbone = make_backbone("resnet18-cifar", 3, 32)
+    assert backbone.architecture == Architecture("reverie", "resnet18-cifar")
+    maps = {}
+    for name in ("layer1", "layer4"):
+        backbone.body.get_submodule(name).register_forward_hook(
+            lambda layer, images, out, name=name: maps.update({name: tuple(out.shape[1:])})
+        )
+    assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 512)
+    assert maps == {"layer1": (64, 32, 32), "layer4": (512, 4, 4)}
+    assert count_parameters(backbone) == 11_168_832
+    assert make_backbone("resnet18-cifar", 1)(torch.zeros(2, 1, 8, 8)).shape == (2, 512)
+
+
+def test_a_network_made_for_large_images_is_warned_of_where_images_are_small(caplog):
+    for name in ("resnet18", "torchvision/resnet18"):
+        make_backbone(name, 3, 32)
+        assert f"{name} begins with ImageNet's stem" in caplog.text
+        assert "net.name=resnet18-cifar" in caplog.text
+        caplog.clear()
+    for name, size in (("resnet18", 64), ("resnet18", None), ("resnet18-cifar", 32), ("resnet32", 32)):
+        make_backbone(name, 3, size)
+    assert not caplog.text

@@ -1,13 +1,17 @@
 """Weight files: however they are wrapped, without running code, and every weight in its place."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError
+from reverie.learner.task_learner import TaskLearner
+from reverie.model.folder import save_model
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Architecture
 from reverie.nets.external import build_network
@@ -125,3 +129,50 @@ def test_networks_that_ask_for_the_version_of_their_weights_take_them(tmp_path):
     ours = mnasnet0_5(num_classes=3)
     load_weights(ours, read_weights(tmp_path / "w.safetensors"), tmp_path / "w.safetensors")
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+# --- what an experiment begins with
+
+
+def begun(tiny, file: Path, net: str = "resnet8", size: int = 8) -> TaskLearner:
+    config = tiny("base", f"net.name={net}", f"net.weights={file}")
+    return TaskLearner.fresh(config, Preprocessing(size, (0.4,), (0.3,)))
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize(("net", "head"), [("resnet8", ""), ("resnet18-cifar", "fc"), ("torchvision/resnet18", "fc")])
+def test_an_experiment_begins_with_the_weights_of_its_network(tiny, tmp_path, net, head, suffix):
+    """With the head that made other logits, or, for reverie's own networks, with none."""
+    torch.manual_seed(5)
+    there = make_backbone(net, 1)
+    state = dict((there.body if head else there).state_dict())
+    if head:
+        state |= {f"{head}.weight": torch.zeros(7, there.feature_dim), f"{head}.bias": torch.zeros(7)}
+    file = tmp_path / f"weights.{suffix}"
+    if suffix == "pt":
+        torch.save(state, file)
+    else:
+        save_file(state, file)
+    backbone = begun(tiny, file, net).classifier.backbone
+    for name, value in there.state_dict().items():
+        assert torch.equal(value, backbone.state_dict()[name]), name
+
+
+def test_an_experiment_begins_with_the_backbone_of_a_model_folder(tiny, tmp_path):
+    made = TaskLearner.fresh(tiny("base", "net.name=resnet8", seed=3), Preprocessing(8, (0.4,), (0.3,)))
+    made.classifier.grow(["a", "b"])
+    save_model(made, tmp_path / "model")
+    backbone = begun(tiny, tmp_path / "model" / "model.safetensors").classifier.backbone
+    for name, value in made.classifier.backbone.state_dict().items():
+        assert torch.equal(value, backbone.state_dict()[name]), name
+
+
+def test_weights_of_another_network_or_that_were_changed_are_refused(tiny, tmp_path):
+    torch.save(make_backbone("resnet14", 1).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other\.pt are not of this network \(CifarResNet\)"):
+        begun(tiny, tmp_path / "other.pt")
+    config = tiny("base", "net.name=resnet14", f"net.weights={tmp_path / 'other.pt'}")
+    TaskLearner.fresh(config, Preprocessing(8, (0.4,), (0.3,)))
+    torch.save({}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other\.pt is not what it was when this run was configured"):
+        TaskLearner.fresh(config, Preprocessing(8, (0.4,), (0.3,)))
