@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer, Snapshot
+from reverie.engine.phase import Stage
 from reverie.runs.bench import at_task, noise_dataset
 from reverie.runs.configure import configure, make_stream
 
@@ -46,6 +47,8 @@ def main() -> None:
     config = configure("cifar100-10", asked.method)
     stream = make_stream(config, noise_dataset(config))
     for phase in at_task(config, stream, asked.task - 1, device)[1]:
+        if isinstance(phase, Stage):
+            continue
         profiler = Profiler()
         Engine(device).run(replace(phase, epochs=None, steps=WARM + STEPS, summary=None), 0, profiler)
         show(phase.name, profiler.profile, asked.top)

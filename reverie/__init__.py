@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reverie.data.stream import Stream, Task
     from reverie.diagnosis.measure import diagnose, diagnose_paper
     from reverie.engine.observer import Observer, Observers
-    from reverie.engine.phase import SGD, Adam, Phase
+    from reverie.engine.phase import SGD, Adam, AdamW, CosineSchedule, Phase, Stage, StepSchedule, Warmup
     from reverie.errors import Diverged, Interrupted, UserError
     from reverie.learner.task_learner import TaskLearner
     from reverie.methods import losses, register_method
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from reverie.model.functions import dream, evaluate, predict, predict_proba, score
     from reverie.model.job import learn_folder
     from reverie.model.learner import Learner, adopt, load
+    from reverie.nets.backbone import Backbone
+    from reverie.nets.class_statistics import ClassStatistics
+    from reverie.nets.heads import AnsweringHead
     from reverie.report.demo import run_demo
     from reverie.report.page import write_report
     from reverie.report.server import watch
@@ -98,6 +101,9 @@ _PLACES = {
     "save_model": "reverie.model.folder",
     # for people who add methods
     "Adam": "reverie.engine.phase",
+    "AnsweringHead": "reverie.nets.heads",
+    "Backbone": "reverie.nets.backbone",
+    "ClassStatistics": "reverie.nets.class_statistics",
     "AdamW": "reverie.engine.phase",
     "CosineSchedule": "reverie.engine.phase",
     "CoresetMethod": "reverie.methods.coreset",
@@ -109,6 +115,7 @@ _PLACES = {
     "Observers": "reverie.engine.observer",
     "Phase": "reverie.engine.phase",
     "SGD": "reverie.engine.phase",
+    "Stage": "reverie.engine.phase",
     "StepSchedule": "reverie.engine.phase",
     "TaskLearner": "reverie.learner.task_learner",
     "Warmup": "reverie.engine.phase",
@@ -126,6 +133,9 @@ __all__ = [
     "Acceptance",
     "Adam",
     "AdamW",
+    "AnsweringHead",
+    "Backbone",
+    "ClassStatistics",
     "Config",
     "CoresetMethod",
     "CosineSchedule",
@@ -142,6 +152,7 @@ __all__ = [
     "Observers",
     "Phase",
     "Result",
+    "Stage",
     "StepSchedule",
     "Stream",
     "Task",

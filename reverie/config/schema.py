@@ -364,6 +364,13 @@ class Config:
             del plain["own_values"]
         return plain
 
+    def published(self) -> dict[str, Any]:
+        """The same for files that are given away: without the folder in which a file of weights lies."""
+        plain = self.as_dict()
+        if self.net.weights is not None:
+            plain["net"]["weights"] = Path(self.net.weights).name
+        return plain
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         """From what `as_dict` gave, of this version or an earlier one."""

@@ -25,7 +25,7 @@ from reverie.engine.average import MovingAverage
 from reverie.engine.cuda_graph import CapturedStep, CaptureFailed
 from reverie.engine.device import has_triton
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import SGD, Adam, AdamW, Phase
+from reverie.engine.phase import SGD, Adam, AdamW, Phase, Stage
 from reverie.errors import Diverged, UserError
 from reverie.seeding import derive
 
@@ -34,7 +34,7 @@ PAYS_FROM = 20_000  # steps: compiling takes up to a minute for a small network,
 
 
 class Engine:
-    """Runs phases on one device. A switch that is not given is set as is best for the device.
+    """Runs phases and stages on one device. A switch that is not given is set as is best for the device.
 
     `precision`: `bf16` computes networks in mixed precision and losses in single; with it and with `tf32` the GPU may
     round the factors of single products; `fp32` does neither. `capture`: a step becomes a CUDA graph. `compile`: marked
@@ -65,6 +65,16 @@ class Engine:
         numbers_of_layers = torch.random.fork_rng([self.device] if self.on_gpu else [])  # dropout takes the global ones
         with self.arithmetic(tuned=self.capture), compiling(self.compiles(phase)), numbers_of_layers:
             _Loop(self, phase, seed, observer or Observer()).run(start)
+
+    def compute(self, stage: Stage, seed: int, observer: Observer | None = None) -> None:
+        """Do the work of a stage. `seed` belongs to (run, task, stage)."""
+        observer = observer or Observer()
+        observer.stage_begins(stage)
+        numbers_of_layers = torch.random.fork_rng([self.device] if self.on_gpu else [])
+        with torch.no_grad(), self.arithmetic(), compiling(False), numbers_of_layers:
+            torch.manual_seed(derive(seed, "layers"))
+            figures = stage.work(torch.Generator().manual_seed(seed))
+        observer.stage_ends(stage, dict(figures or {}))
 
     def compiles(self, phase: Phase) -> bool:
         return self.compile and phase.total_steps * self.repeats >= self.compile_from

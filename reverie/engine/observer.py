@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reverie.engine.phase import Phase
+    from reverie.engine.phase import Phase, Stage
 
 Snapshot = dict[str, Any]  # what moves inside a phase: a nested state of tensors and numbers, as `Engine.run` takes it
 
@@ -85,6 +85,17 @@ class Observer:
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         """With the figures that the phase itself found worth writing down."""
 
+    # --- a stage: one computation in closed form, before or behind phases
+
+    def stage_begins(self, stage: Stage) -> None:
+        """`phase_ready` was called before, as for a phase."""
+
+    def stage_ends(self, stage: Stage, figures: Mapping[str, Any]) -> None:
+        """With the figures that the stage itself found worth writing down."""
+
+    def time_spent(self, part: str, seconds: float) -> None:
+        """What was done for the task besides its phases and stages."""
+
     # --- a table: runs in processes of their own
 
     def table_begins(self, table: TableProgress) -> None: ...
@@ -149,6 +160,18 @@ class Observers(Observer):
     def phase_ends(self, phase: Phase, summary: Mapping[str, Any]) -> None:
         for observer in self.observers:
             observer.phase_ends(phase, summary)
+
+    def stage_begins(self, stage: Stage) -> None:
+        for observer in self.observers:
+            observer.stage_begins(stage)
+
+    def stage_ends(self, stage: Stage, figures: Mapping[str, Any]) -> None:
+        for observer in self.observers:
+            observer.stage_ends(stage, figures)
+
+    def time_spent(self, part: str, seconds: float) -> None:
+        for observer in self.observers:
+            observer.time_spent(part, seconds)
 
     def table_begins(self, table: TableProgress) -> None:
         for observer in self.observers:

@@ -1,4 +1,7 @@
-"""What a phase is: one stretch of optimisation inside a task. It says everything the engine needs to know."""
+"""What a task consists of: phases, stretches of optimisation, and stages, computations in closed form.
+
+Each says everything that the engine needs to know.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +90,19 @@ class OptimizerMemory:
     """An optimizer's state that outlives its phase: the engine starts from it and leaves the new state in it."""
 
     state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One computation in closed form: measure statistics, fit a head. Like a phase without steps.
+
+    `work` is given random numbers of its own, the same whenever it is done; it returns figures worth writing down, or
+    nothing. Interrupted, it is done again from the state before it. It runs without gradients and in single precision,
+    and may wait for the device. What it makes must be part of the method's `state_dict()`, or of the classifier.
+    """
+
+    name: str
+    work: Callable[[torch.Generator], Mapping[str, Any] | None]
 
 
 @dataclass

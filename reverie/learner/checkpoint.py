@@ -14,9 +14,9 @@ from pydantic import Field, InstanceOf
 
 from reverie.engine.device import synchronise
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.errors import Interrupted, UserError
-from reverie.learner.events import EpochEnds, PhaseBegins, PhaseEnds
+from reverie.learner.events import EpochEnds, PhaseBegins, PhaseEnds, StageBegins, StageEnds
 from reverie.learner.folder import RunFolder
 from reverie.learner.session import Seconds, Session
 from reverie.system.files import read_state, remove_state, write_state
@@ -122,6 +122,21 @@ class Recorder(Observer):
         self.add_seconds(phase.name, time.monotonic() - self._phase_began)
         self.folder.events.write(PhaseEnds(task=self.task + 1, phase=phase.name, summary=dict(summary)))
 
+    def stage_begins(self, stage: Stage) -> None:
+        if self.stop:
+            raise Interrupted
+        self._phase = (self._phase[0], stage.name)
+        self.folder.events.write(StageBegins(task=self.task + 1, tasks=self.tasks, stage=stage.name))
+        self._phase_began = time.monotonic()
+
+    def stage_ends(self, stage: Stage, figures: Mapping[str, Any]) -> None:
+        synchronise(self.device)
+        self.time_spent(stage.name, time.monotonic() - self._phase_began)
+        self.folder.events.write(StageEnds(task=self.task + 1, stage=stage.name, figures=dict(figures)))
+
+    def time_spent(self, part: str, seconds: float) -> None:
+        self.add_seconds(part, seconds)
+
     # --- time
 
     def begin_task(self, task: int) -> None:
@@ -208,8 +223,10 @@ def _read(file: Path, cls: type[FileType]) -> FileType:
     return found
 
 
-def fits(snapshot: Snapshot, phase: Phase) -> bool:
+def fits(snapshot: Snapshot, phase: Phase | Stage) -> bool:
     """Is it a snapshot of this very phase, and not of another network's or another schedule's?"""
+    if isinstance(phase, Stage):
+        return False
     try:
         ours = {name: _shapes(module.state_dict()) for name, module in phase.moves.items()}
         theirs = {name: _shapes(state) for name, state in snapshot["moves"].items()}

@@ -62,6 +62,20 @@ class PhaseEnds(Event):
     summary: dict[str, Any]  # whatever the phase found worth writing down
 
 
+class StageBegins(Event):
+    event: Literal["stage begins"] = "stage begins"
+    task: TaskNumber
+    tasks: TaskNumber | None = None
+    stage: str
+
+
+class StageEnds(Event):
+    event: Literal["stage ends"] = "stage ends"
+    task: TaskNumber
+    stage: str
+    figures: dict[str, Any] = Field(default_factory=dict)  # whatever the stage found worth writing down
+
+
 class TaskEnds(Event):
     event: Literal["task ends"] = "task ends"
     task: TaskNumber
@@ -87,6 +101,8 @@ KINDS: dict[str, type[Event]] = {
     "phase begins": PhaseBegins,
     "epoch": EpochEnds,
     "phase ends": PhaseEnds,
+    "stage begins": StageBegins,
+    "stage ends": StageEnds,
     "task ends": TaskEnds,
     "found": UpperBoundFound,
     "run ends": RunEnds,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.text import duration, percent
 
 SHORT = 12  # letters of losses that are not worth showing
@@ -76,6 +76,9 @@ class ConsoleProgress(Observer):
             covered, classes = summary["covered"], summary["classes"]
             sure = f"confidence {summary['confidence']:.2f}"
             self._say(f"{self._where} dreams show {covered} of {classes} old classes, {sure}")
+
+    def stage_begins(self, stage: Stage) -> None:
+        self._show(f"{self._where} {stage.name}", 0, 1)
 
     def task_ends(self, index: int, accuracy: float) -> None:
         seconds = time.monotonic() - self._began

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +20,10 @@ from reverie.config.schema import Config
 from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.data.stream import Stream, Task
+from reverie.engine.device import synchronise
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer
+from reverie.engine.phase import Stage
 from reverie.errors import Diverged, UserError
 from reverie.learner.checkpoint import Checkpoint, LearnerState, fits
 from reverie.learner.ledger import Ledger, LedgerEntry, plain_ledger, read_ledger
@@ -30,6 +34,7 @@ from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import noting, noting_layers
 from reverie.nets.weights import start_backbone
 from reverie.system.records import as_record
+from reverie.system.states import first_difference
 from reverie.text import first_line, plural
 
 BEGIN_ANEW = "Delete it to begin anew."
@@ -91,13 +96,36 @@ class TaskLearner:
         if task.first_label != self.classifier.seen:
             raise ValueError(f"the task begins at class {task.first_label}, but {self.classifier.seen} are known")
         self._check_shape(task.images)
+        observer = observer or Observer()
         with self._memory_explained():
-            self._learn(task, observer or Observer(), checkpoint)
+            self._learn(task, observer, checkpoint)
+            began = time.monotonic()
             self._note_statistics(task)
-        self.method.end(task)
+            self.method.end(task)
         self._write_ledger(task)
-        self.classifier.eval()
         task.close()
+        self._begin_anew()
+        synchronise(self.device)
+        observer.time_spent("end", time.monotonic() - began)
+
+    def _begin_anew(self) -> None:
+        """Classifier and method made of their own states alone: whatever else hangs on either is gone with the task."""
+        state = {"classifier": self.classifier.state_dict(), "method": self.method.state_dict()}
+        classifier = self.classifier.made_anew().to(self.device)
+        method = find_method(self.config.method)(classifier, self.config, self.device)
+        try:
+            classifier.load_state_dict(state["classifier"])
+            method.load_state_dict(copy.deepcopy(state["method"]))
+            again = {"classifier": classifier.state_dict(), "method": method.state_dict()}
+            difference = first_difference(state, again)
+        except Exception as error:  # of a network or a method of somebody else's
+            difference = " ".join(str(error).split()) or type(error).__name__
+        if difference:
+            raise RuntimeError(
+                f"What {self.config.method!r} takes to the next task is not what its state_dict() gives back to "
+                f"load_state_dict(): {difference}"
+            )
+        self.classifier, self.method = classifier.eval(), method
 
     def _learn(self, task: Task, observer: Observer, checkpoint: Checkpoint | None) -> None:
         self.method.begin(task)
@@ -106,6 +134,7 @@ class TaskLearner:
         number = -1
         for number, phase in enumerate(self.method.phases(task)):
             snapshot = None
+            seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             if reached is not None and number < reached:
                 continue  # trained before the interruption; what it made is in `checkpoint.state`
             if checkpoint is not None and number == reached:
@@ -118,9 +147,11 @@ class TaskLearner:
                     snapshot = None
             else:
                 observer.phase_ready(number, self.state_dict)
+            if isinstance(phase, Stage):
+                self.engine.compute(phase, seed, observer)
+                continue
             if snapshot is None:
                 snapshot = observer.snapshot_for(number, phase)
-            seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             self.engine.run(phase, seed, observer, snapshot)
         if reached is not None and number < reached:
             raise UserError(f"The checkpoint is of phase {reached + 1}; there are {number + 1}. {BEGIN_ANEW}")
@@ -159,7 +190,7 @@ class TaskLearner:
         self.classifier.eval()
         for index in torch.arange(len(shown)).split(batch_size or images_at_once(shape.size)):
             with torch.inference_mode(), self.engine.arithmetic():
-                logits = self.classifier(normalise(shown.read(index).to(self.device))).float().cpu()
+                logits = self.classifier.answer(normalise(shown.read(index).to(self.device))).float().cpu()
             if not bool(logits.isfinite().all()):  # weights may be large beyond use, and numbers still
                 raise Diverged(
                     "The network's logits are no longer numbers. If it has just been trained, a lower learning rate "
@@ -222,9 +253,9 @@ class TaskLearner:
 
     def _write_ledger(self, task: Task) -> None:
         state = self.method.state_dict()
-        if state and self.method.keeps == Keeps.NOTHING:
+        if state and not self.method.keeps:
             raise RuntimeError(f"{self.config.method!r} declares that it keeps nothing, but keeps {sorted(state)}")
-        carries, images_kept = self.method.keeps == Keeps.NETWORKS, self.method.kept_images()
+        carries, images_kept = Keeps.NETWORKS in self.method.keeps, self.method.kept_images()
         gone = {"images": not images_kept, "file names": True, "dreams": True, "dreamer": not carries, "teacher": True}
         self.ledger.append(
             LedgerEntry(
@@ -243,13 +274,18 @@ class TaskLearner:
 
     def _kept(self) -> dict[str, int]:
         """Bytes by kind."""
-        state, learned = self.classifier.state_dict(), {name for name, _ in self.classifier.named_parameters()}
-        kept = {
-            "weights": count_bytes([value for name, value in state.items() if name in learned]),
-            "statistics": count_bytes([value for name, value in state.items() if name not in learned]),
-        }
-        keeps = self.method.keeps
-        return kept if keeps == Keeps.NOTHING else kept | {str(keeps): self.method.kept_bytes()}
+        learned = {name for name, _ in self.classifier.named_parameters()}
+        kept = {"weights": 0, "statistics": 0}  # of BatchNorm, those
+        for name, value in self.classifier.state_dict().items():
+            answering = "answering head" if name.startswith("answering.") else "statistics"
+            kind = "weights" if name in learned else answering
+            kept[kind] = kept.get(kind, 0) + count_bytes(value)
+        rest = self.method.kept_bytes()
+        if Keeps.STATISTICS in self.method.keeps and self.method.statistics is not None:
+            kept[str(Keeps.STATISTICS)] = count_bytes(self.method.statistics.state_dict())
+            rest -= kept[str(Keeps.STATISTICS)]
+        others = self.method.keeps & ~Keeps.STATISTICS
+        return kept | {str(others): rest} if others else kept
 
     def _check_shape(self, images: Images) -> None:
         shape = self.classifier.preprocessing

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from reverie.config.choices import UPPER_BOUND
 from reverie.errors import UserError
+from reverie.system.plugins import METHODS, load_plugin, plugin_names
 from reverie.text import did_you_mean
 
 if TYPE_CHECKING:
     from reverie.methods.base import Method
 
 log = logging.getLogger("reverie")
-GROUP = "reverie.methods"
 BUILT_IN = {
     UPPER_BOUND: "reverie.methods.plain:Joint",
     "base": "reverie.methods.plain:Base",
@@ -31,6 +30,8 @@ BUILT_IN = {
     "lwf-coreset": "reverie.methods.rehearsal:LwFCoreset",
     "e2e": "reverie.methods.e2e:E2E",
     "bic": "reverie.methods.bic:BiC",
+    "acil": "reverie.methods.acil:ACIL",
+    "ldc": "reverie.methods.ldc:LDC",
 }
 
 
@@ -56,8 +57,7 @@ def register_method(name: str, method: type[Method]) -> None:
 
 def method_names() -> list[str]:
     """Of all methods: reverie's own first, then those of others."""
-    others = [entry.name for entry in entry_points(group=GROUP)]
-    return [*BUILT_IN, *sorted({*others, *_registered} - {*BUILT_IN})]
+    return [*BUILT_IN, *sorted({*plugin_names(METHODS), *_registered} - {*BUILT_IN})]
 
 
 def methods_that_load() -> list[str]:
@@ -94,14 +94,7 @@ def find_method(name: str) -> type[Method]:
         return found
     if name in _registered:
         return _registered[name]
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            try:
-                other: type[Method] = entry.load()
-                _check_method(other)
-            except Exception as error:  # somebody else's code
-                package = entry.dist.name if entry.dist else "another package"
-                why = f"{type(error).__name__}: {error}"
-                raise UserError(f"The method {name!r} of {package} ({entry.value}) cannot be loaded: {why}") from error
-            return other
+    other: type[Method] | None = load_plugin(METHODS, name, _check_method)
+    if other is not None:
+        return other
     raise UserError(f"There is no method {name!r}.{did_you_mean(name, method_names())} `list_methods()` names them.")

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.config.schema import Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.methods.dream_replay import DreamReplay, Replay
 from reverie.methods.losses import local_cross_entropy, task_weights, weighted_feature_distillation
 from reverie.nets.statistics import set_batchnorm_momentum
@@ -53,7 +53,7 @@ class ABD(DreamReplay):
         if self.teacher is not None and self.options.bn_momentum != USUAL_MOMENTUM:
             set_batchnorm_momentum(self.classifier, self.options.bn_momentum)
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None and self.classifier.head.rows > self.total:
             yield self.learning(task, self.first_losses_of_every_row)
         else:

@@ -1,6 +1,7 @@
 """What a method is: how a task is learned without forgetting the old ones.
 
-A method is handed the current task, never the stream. It yields phases (`reverie.engine.phase`); the engine trains.
+A method is handed the current task, never the stream. It yields phases and stages (`reverie.engine.phase`); the engine
+does the work. Between two tasks it is made anew from its `state_dict()`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from reverie import seeding
 from reverie.config.schema import Config, settings
 from reverie.data.augment import Augmenter
 from reverie.data.feed import Batch, Feed, Source, make_feed
-from reverie.data.images import Images
+from reverie.data.images import Images, images_at_once
 from reverie.data.preprocessing import Normaliser
 from reverie.data.stream import Task
 from reverie.engine.phase import (
@@ -28,6 +29,7 @@ from reverie.engine.phase import (
     OptimizerSettings,
     Phase,
     Schedule,
+    Stage,
     StepSchedule,
     Warmup,
 )
@@ -35,6 +37,7 @@ from reverie.methods.dreamer import Dreamer
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
 from reverie.methods.rotations import RotationHead, rotation_loss, turned
+from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import statistics_at_rest
 from reverie.system.records import build
@@ -61,8 +64,11 @@ class Method:
     normalised: ClassVar[bool] = True  # false: its classifier sees pixels between 0 and 1 as they are
     refines: ClassVar[bool] = False  # true: it can learn from further images of old classes, too
     corrects: ClassVar[bool] = False  # true: it knows of corrected logits; others find a head that needs none
+    answers: ClassVar[bool] = False  # true: it gives the classifier an answering head; others find none
+    trains_head: ClassVar[bool] = True  # false: the training head knows the first classes alone, so others cannot go on
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
+    statistics: ClassStatistics | None = None  # of all classes, between tasks; for methods that keep them
     _heeds_labels = False  # the losses just computed took labels as the settings have them
     _mixed: Batch | None = None  # while losses are computed
 
@@ -83,9 +89,11 @@ class Method:
         self.old, self.total = task.first_label, task.classes_after
         if not self.corrects:
             self.classifier.settle()
+        if not self.answers:
+            self.classifier.answer_by(None)
 
-    def phases(self, task: Task) -> Iterator[Phase]:
-        """One after the other. What is made between two of them must be in `state_dict()`."""
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
+        """One after the other. What is made in a stage, or between two of them, must be in `state_dict()`."""
         yield self.learning(task, self.losses if self.old else self.first_losses)
 
     def end(self, task: Task) -> None:
@@ -143,10 +151,13 @@ class Method:
 
     def state_dict(self) -> dict[str, Any]:
         """Between tasks: what is kept. Inside a task: also what cannot be made again."""
-        return {}
+        return {} if self.statistics is None else {"statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Called before `begin`, to restore what is kept, and again in the phase where a run goes on."""
+        if Keeps.STATISTICS in self.keeps:
+            found = state.get("statistics")
+            self.statistics = None if found is None else ClassStatistics.from_state(found)
 
     def kept_bytes(self) -> int:
         """Between tasks: how much is kept besides the classifier."""
@@ -227,6 +238,34 @@ class Method:
             logits = head(self.classifier.features(turned(batch.images)))
         return self.by_label(lambda labels: rotation_loss(logits, labels, self.old, self.smoothing), batch.labels)
 
+    # --- features
+
+    @torch.no_grad()
+    def features_of(self, images: Images, network: Classifier | None = None) -> Tensor:
+        """Features of images as they are, not augmented: of the classifier at rest, or of another, such as a teacher.
+
+        [images, features], in main memory and in the order of the images. For stages, and for `end`.
+        """
+        network = network or self.classifier
+        network.eval()
+        parts = [
+            network.features(self.augment.normalise(images.read(index).to(self.device))).float().cpu()
+            for index in torch.arange(len(images)).split(images_at_once(images.shape[1]))
+        ]
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def features_of_dreams(self, count: int, network: Classifier | None = None) -> tuple[Tensor, Tensor]:
+        """The same of dreams, which are always the same ones, and the class that the teacher sees in each."""
+        if self.dreamer is None:
+            raise RuntimeError("there are no dreams before a dreamer has been trained, nor after the task")
+        network = network or self.classifier
+        network.eval()
+        parts = [
+            (network.features(images).float().cpu(), labels.cpu()) for images, labels, *_ in self.dreamer.gallery(count)
+        ]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
     def feed(self, sources: Sequence[Source]) -> Feed:
         return make_feed(sources, self.augment, self.device)
 
@@ -277,7 +316,7 @@ class Distiller(Method):
         super().begin(task)
         self.teacher = self.classifier.frozen_copy() if self.old else None
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None:
             yield self.learning(task, self.first_losses)
         else:
@@ -297,9 +336,10 @@ class Distiller(Method):
         self.teacher = None  # the next one is a copy of the classifier as it is now
 
     def state_dict(self) -> dict[str, Any]:
-        return {"teacher": self.teacher.state_dict()} if self.teacher is not None else {}
+        return super().state_dict() | ({"teacher": self.teacher.state_dict()} if self.teacher is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
         if self.teacher is not None:
             self.teacher.load_state_dict(state["teacher"])
 

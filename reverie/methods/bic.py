@@ -14,7 +14,7 @@ from reverie.config.schema import LearningRate, Temperature, about, settings
 from reverie.data.feed import Batch, Source
 from reverie.data.images import Images, join
 from reverie.data.stream import Task
-from reverie.engine.phase import SGD, Phase
+from reverie.engine.phase import SGD, Phase, Stage
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
 from reverie.methods.losses import cross_entropy, distillation
@@ -63,7 +63,7 @@ class BiC(CoresetMethod, Distiller):
         images, _ = self._divided(task)
         return [self.source(images)]
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         yield from super().phases(task)
         _, held_out = self._divided(task)
         weighed = len(held_out.labels[held_out.labels < self.old].unique())

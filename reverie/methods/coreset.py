@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie import seeding
 from reverie.config.schema import Config
-from reverie.data.images import Images, MemoryImages, images_at_once
+from reverie.data.images import Images, MemoryImages
 from reverie.data.stream import Task
 from reverie.methods.base import Keeps, Method
 from reverie.nets.classifier import Classifier
@@ -122,17 +122,7 @@ class CoresetMethod(Method):
         if self.selection == "random":
             rng = seeding.generator(self.config.seed, "coreset", label)
             return [int(row) for row in torch.randperm(len(images), generator=rng)]
-        return (nearest if self.selection == "nearest" else herding)(self._features(images))
-
-    @torch.no_grad()
-    def _features(self, images: Images) -> Tensor:
-        """Of the classifier as it is, at rest, for images as they are: not augmented."""
-        self.classifier.eval()
-        parts = [
-            self.classifier.features(self.augment.normalise(images.read(index).to(self.device))).cpu()
-            for index in torch.arange(len(images)).split(images_at_once(images.shape[1]))
-        ]
-        return torch.cat(parts).double()
+        return (nearest if self.selection == "nearest" else herding)(self.features_of(images).double())
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({"coreset": self.coreset.state_dict()} if self.coreset.classes else {})

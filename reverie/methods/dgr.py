@@ -15,7 +15,7 @@ from reverie import seeding
 from reverie.config.schema import Config, Temperature, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.errors import UserError
 from reverie.methods.base import Distiller, Keeps
 from reverie.methods.losses import code_divergence, distillation, reconstruction, task_weights
@@ -74,7 +74,7 @@ class DGR(Distiller):
             )
         self.past = copy.deepcopy(self.vae).requires_grad_(False) if self.old else None
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         """Both learn from the past VAE and the teacher, so neither needs to come first."""
         assert self.vae is not None
         rests = [module for module in (self.teacher, self.past) if module is not None]

@@ -11,7 +11,7 @@ import torch
 from reverie.config.schema import Config
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.methods.base import Distiller, Keeps, Taught
 from reverie.methods.dreamer import Dreamer, without_memory
 from reverie.nets.classifier import Classifier
@@ -33,7 +33,8 @@ class DreamReplay(Distiller):
         if not can_remember(classifier):
             raise without_memory(classifier)
         self.carried = config.dream.life == "carried"
-        self.keeps = Keeps.NETWORKS if self.carried else Keeps.NOTHING
+        if self.carried:
+            self.keeps |= Keeps.NETWORKS
 
     def begin(self, task: Task) -> None:
         super().begin(task)
@@ -44,7 +45,7 @@ class DreamReplay(Distiller):
         else:
             self.dreamer.teach(self.teacher, task.index)
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None or self.dreamer is None:
             yield from super().phases(task)
             return

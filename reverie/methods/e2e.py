@@ -14,7 +14,7 @@ from reverie.config.schema import Config, LearningRate, Temperature, about, sett
 from reverie.data.feed import Batch, Source
 from reverie.data.images import join
 from reverie.data.stream import Task
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.coreset import CoresetMethod
 from reverie.methods.losses import distillation_by_task
@@ -60,7 +60,7 @@ class E2E(CoresetMethod, Distiller):
         images = join(task.images, self.coreset.images) if len(self.coreset) else task.images
         return [self.source(images)]
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         yield from super().phases(task)
         if self.teacher is None:
             return

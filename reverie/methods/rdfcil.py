@@ -15,7 +15,7 @@ from reverie import seeding
 from reverie.config.schema import LearningRate, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
-from reverie.engine.phase import SGD, Phase
+from reverie.engine.phase import SGD, Phase, Stage
 from reverie.methods.dream_replay import DreamReplay, Replay
 from reverie.methods.losses import (
     balanced_cross_entropy,
@@ -91,7 +91,7 @@ class RDFCIL(DreamReplay):
         super().begin(task)
         self.weights = ClassWeights(self.total).to(self.device) if self.old else None
 
-    def phases(self, task: Task) -> Iterator[Phase]:
+    def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None or self.dreamer is None or self.weights is None:
             yield from super().phases(task)
             return

@@ -14,6 +14,7 @@ import torch
 
 from reverie.engine.device import synchronise
 from reverie.engine.observer import Observer, Snapshot
+from reverie.engine.phase import Stage
 from reverie.model import defaults
 from reverie.model.step import Step
 
@@ -30,11 +31,18 @@ def within_budget(budget: float, step: Step, device: torch.device) -> Step:
     learner.method.begin(task)
     learner.classifier.grow(task.names)
     for phase in learner.method.phases(task):
+        if isinstance(phase, Stage):
+            stage_began = time.monotonic()
+            learner.engine.compute(phase, seed=0)
+            setup += time.monotonic() - stage_began
+            continue
         watch = _Stopwatch(device, most=budget / 20)
         with suppress(_Enough):
             learner.engine.run(replace(phase, epochs=None, steps=MEASURED + 1), seed=0, observer=watch)
         setup += watch.setup
         training += watch.step * phase.total_steps
+    if not training:  # all is computed in closed form
+        return step
     left = 0.9 * (budget - (time.monotonic() - began)) - setup
     share = max(0.0, left) / training
     config = defaults.scaled(step.config, min(MOST, share))

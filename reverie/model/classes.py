@@ -12,6 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from reverie.data.class_names import folded
 from reverie.errors import UserError
 from reverie.learner.ledger import Ledger, LedgerEntry
@@ -87,7 +89,11 @@ def remove_classes(model: SavedModel, names: Collection[str]) -> SavedModel:
     classifier = copy.deepcopy(model.classifier)
     classifier.drop(names)
     removed = [name for name in before if name in names]
-    return _changed(model, classifier, LedgerEntry(date=provenance.now(), action="removed", removed=removed))
+    made = _changed(model, classifier, LedgerEntry(date=provenance.now(), action="removed", removed=removed))
+    if made.statistics is None:
+        return made
+    kept = torch.tensor([row for row, name in enumerate(before) if name not in names])
+    return replace(made, statistics=made.statistics.select(kept))
 
 
 def parse_renames(texts: Iterable[str], class_names: Sequence[str]) -> dict[str, str]:

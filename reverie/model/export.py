@@ -73,7 +73,7 @@ class Served(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         images = pixels.permute(0, 3, 1, 2).float() / 255
-        logits: Tensor = self.classifier((images - self.mean) / self.deviation)
+        logits: Tensor = self.classifier.answer((images - self.mean) / self.deviation)
         return logits.softmax(dim=1)
 
 

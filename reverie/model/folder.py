@@ -28,10 +28,13 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.model.acceptance import Acceptance
 from reverie.model.card import model_card
 from reverie.model.saved import SavedModel
-from reverie.nets import Architecture, check_network, make_backbone
+from reverie.nets import OWN_BACKBONES, Architecture, check_network, make_backbone
+from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
+from reverie.nets.heads import OWN_HEADS
 from reverie.nets.weights import as_state_of
 from reverie.system.files import json_bytes, text_bytes, write_bytes, write_folder
+from reverie.system.plugins import BACKBONES, HEADS, KINDS, plugin_names, plugin_package
 from reverie.system.records import Record, as_record, parse_record
 from reverie.text import first_line
 from reverie.version import __version__
@@ -39,7 +42,8 @@ from reverie.version import __version__
 SCHEMA = 2
 WEIGHTS, SETTINGS, CARD, LEDGER = "model.safetensors", "config.json", "README.md", "ledger.json"
 ACCEPTANCE = "acceptance.json"  # only where the model has been judged
-FILES = (WEIGHTS, SETTINGS, CARD, LEDGER, ACCEPTANCE)
+STATISTICS = "statistics.safetensors"  # only where its method keeps class statistics
+FILES = (WEIGHTS, SETTINGS, CARD, LEDGER, ACCEPTANCE, STATISTICS)
 
 # What reading, and building from what was read, may raise where a file holds something else than it should.
 STRANGE_CONTENT = (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError)
@@ -71,6 +75,7 @@ class ModelConfig(Record):
     rejection: Annotated[float, Field(ge=-1, le=1)] | None = None
     lineage: list[str] = Field(default_factory=list)
     training: dict[str, Any]  # as `Config.from_dict` reads it
+    packages: dict[str, str] = Field(default_factory=dict)  # "head NAME", "backbone NAME": what it is made with
     files: dict[str, FileRecord] = Field(default_factory=dict)
     digest: str
 
@@ -86,11 +91,32 @@ class ModelConfig(Record):
             preprocessing=classifier.preprocessing.as_dict(),
             rejection=model.rejection,
             lineage=list(model.lineage),
-            training=model.config.as_dict(),
+            training=model.config.published(),
+            packages=_packages(classifier),
             files={name: FileRecord(bytes=len(raw), sha256=_sha256(raw)) for name, raw in sorted(files.items())},
             digest="",
         )
         return made.replace(digest=_digest(made.as_dict()))
+
+
+def _packages(classifier: Classifier) -> dict[str, str]:
+    """Of other people, without which the classifier cannot be built."""
+    head, architecture = classifier.answering_head, classifier.backbone.architecture
+    needed = [(HEADS, head.name)] if head is not None and head.name not in OWN_HEADS else []
+    if architecture.family == "reverie" and architecture.name not in OWN_BACKBONES:
+        needed.append((BACKBONES, architecture.name))
+    return {f"{KINDS[group]} {name}": plugin_package(group, name) or "" for group, name in needed}
+
+
+def _refuse_missing_packages(folder: Path, packages: Mapping[str, str]) -> None:
+    groups = {kind: group for group, kind in KINDS.items()}
+    for what, package in packages.items():
+        kind, _, name = what.partition(" ")
+        if kind in groups and name not in plugin_names(groups[kind]):
+            raise UserError(
+                f"The model in {folder} needs the {kind} {name!r} of the package {package or '(unknown)'}, which is "
+                "not installed here."
+            )
 
 
 # --- writing
@@ -103,7 +129,7 @@ def save_model(model: SavedModel | TaskLearner, folder: Path | str, *, overwrite
     """
     folder = Path(folder)
     if isinstance(model, TaskLearner):
-        model = SavedModel(model.classifier, model.config, model.ledger)
+        model = SavedModel.of(model)
     deed, left, room = "written", "Nothing was left there", "Make room"
     try:
         if folder.exists():
@@ -131,18 +157,21 @@ def write_model(folder: Path, model: SavedModel) -> str:
 
 def _content(model: SavedModel) -> dict[str, bytes]:
     """Every file of the folder."""
-    state = model.classifier.state_dict()
-    weights = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
-    }
     content = {
-        WEIGHTS: safetensors.torch.save(weights),
+        WEIGHTS: _tensor_bytes(model.classifier.state_dict()),
         LEDGER: json_bytes(plain_ledger(model.ledger)),
         CARD: text_bytes(model_card(model)),
     }
     if model.acceptance is not None:
         content[ACCEPTANCE] = json_bytes(model.acceptance.as_dict())
+    if model.statistics is not None:
+        content[STATISTICS] = _tensor_bytes(model.statistics.state_dict())
     return {**content, SETTINGS: json_bytes(ModelConfig.of(model, content).as_dict())}
+
+
+def _tensor_bytes(state: Mapping[str, Tensor]) -> bytes:
+    plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+    return safetensors.torch.save(plain)
 
 
 def _refuse_loss(folder: Path, overwrite: bool) -> None:
@@ -192,14 +221,28 @@ def read_model(folder: Path, build: Callable[[], nn.Module] | None = None) -> tu
     with _blaming(folder, LEDGER, also=UserError):
         ledger = read_ledger(json.loads(raw[LEDGER]))
     acceptance = _read_acceptance(folder, raw[ACCEPTANCE]) if ACCEPTANCE in raw else None
+    statistics = None
+    if STATISTICS in raw:
+        with _blaming(folder, STATISTICS):
+            statistics = _statistics(raw[STATISTICS], settings)
     config = _training(folder, settings)
+    _refuse_missing_packages(folder, settings.packages)
     with _blaming(folder, SETTINGS, also=UserError):
         preprocessing = Preprocessing.from_dict(settings.preprocessing)
         architecture = _architecture(settings, preprocessing)
     with _blaming(folder, SETTINGS):
         classifier = _classifier(settings, config, architecture, preprocessing, weights, build)
-    model = SavedModel(classifier.eval(), config, ledger, tuple(settings.lineage), settings.rejection, acceptance)
+    model = SavedModel(
+        classifier.eval(), config, ledger, tuple(settings.lineage), settings.rejection, acceptance, statistics
+    )
     return model, _named(settings, raw)
+
+
+def _statistics(raw: bytes, settings: ModelConfig) -> ClassStatistics:
+    found = ClassStatistics.from_state(safetensors.torch.load(raw))
+    if len(found) != len(settings.classes):
+        raise ValueError(f"statistics of {len(found)} classes instead of {len(settings.classes)}")
+    return found
 
 
 def model_digest(folder: Path) -> str:

@@ -154,7 +154,7 @@ def logits_of_dreams(learner: TaskLearner, dreams: Iterable[Tensor]) -> Iterator
     learner.classifier.eval()
     for part in dreams:
         with torch.inference_mode(), learner.engine.arithmetic():
-            logits = learner.classifier(part.to(learner.device)).float().cpu()
+            logits = learner.classifier.answer(part.to(learner.device)).float().cpu()
         yield logits
 
 
@@ -236,9 +236,10 @@ def _costs(learners: Sequence[TaskLearner]) -> list[ModelCost]:
 
 
 def _seconds(learner: TaskLearner, images: Tensor) -> float:
+    learner.classifier.eval()
     began = time.perf_counter()
     with torch.inference_mode(), learner.engine.arithmetic():
-        learner.classifier.eval()(images).cpu()  # waits for the logits, as whoever asks does
+        learner.classifier.answer(images).cpu()  # waits for the logits, as whoever asks does
     return time.perf_counter() - began
 
 

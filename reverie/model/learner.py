@@ -89,7 +89,7 @@ class Learner:
         if method is None:
             method = ABD
             with suppress(UserError):
-                if find_method(saved.config.method).keeps == Keeps.NOTHING:
+                if not find_method(saved.config.method).keeps & ~Keeps.STATISTICS:
                     method = saved.config.method
         learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest

@@ -11,7 +11,9 @@ from reverie.errors import UserError
 from reverie.learner.ledger import Ledger
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
+from reverie.methods.keeps import Keeps
 from reverie.model.acceptance import Acceptance
+from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
 from reverie.system.records import build
 
@@ -26,6 +28,12 @@ class SavedModel:
     lineage: tuple[str, ...] = ()  # digests of the models it was extended from, oldest first
     rejection: float | None = None  # the confidence below which `predict` with `reject` names none of the classes
     acceptance: Acceptance | None = None  # the report of the last step
+    statistics: ClassStatistics | None = None  # that its method keeps, of all classes
+
+    @classmethod
+    def of(cls, learner: TaskLearner) -> SavedModel:
+        """What a learner has learned."""
+        return cls(learner.classifier, learner.config, learner.ledger, statistics=learner.method.statistics)
 
     def task_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""
@@ -36,4 +44,6 @@ class SavedModel:
             config = replace(config, method="base", options={})
         learner = TaskLearner(config, self.classifier, device)
         learner.ledger = list(self.ledger)
+        if Keeps.STATISTICS in learner.method.keeps:
+            learner.method.statistics = self.statistics
         return learner

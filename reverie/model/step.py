@@ -62,8 +62,8 @@ OF_RUNS = (
 
 
 def _needs_a_model_alone(method: str) -> bool:
-    """Is a model folder all that the method needs?"""
-    return find_method(method).keeps == Keeps.NOTHING
+    """Is a model folder all that the method needs? It holds the classifier and class statistics."""
+    return not find_method(method).keeps & ~Keeps.STATISTICS
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class LearnRequest:
         if not _needs_a_model_alone(self.method):
             keeps, fitting = find_method(self.method).keeps, filter(_needs_a_model_alone, methods_that_load())
             raise UserError(
-                f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder keeps nothing "
-                f"but the classifier. Use one of {', '.join(fitting)}."
+                f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder holds nothing "
+                f"but the classifier and class statistics. Use one of {', '.join(fitting)}."
             )
         if self.on_known_class not in get_args(KnownClass):
             choices = ", ".join(get_args(KnownClass))
@@ -155,6 +155,8 @@ class Step:
         if self.before is not None:
             learner = TaskLearner(self.config, copy.deepcopy(self.before.classifier), device)
             learner.ledger = list(self.before.ledger)
+            if Keeps.STATISTICS in learner.method.keeps:
+                learner.method.statistics = self.before.statistics
             return learner
         learner = TaskLearner.fresh(self.config, self.preprocessing, device=device)
         if self.weights is not None:
@@ -204,6 +206,8 @@ def plan_step(
 ) -> Step:
     """Read the images, and choose by the rules whatever was not asked for."""
     known = before.classifier.class_names if before else ()
+    if before is not None:
+        _look_at_heads(before, request.method)
     new, refined = _sort_classes(inputs.names, known, request)
     if before is None and len(new) == 1:
         log.warning("%r is the only class: with nothing to tell it from, the network learns nothing yet.", new[0])
@@ -241,6 +245,27 @@ def plan_step(
         dataset.fingerprint(),
         request.weights,
     )
+
+
+def _look_at_heads(before: SavedModel, method: str) -> None:
+    """Can the method go on from what the model has? What it will not take along is said."""
+    goes_on, made_by = find_method(method), before.config.method
+    if before.statistics is None and Keeps.STATISTICS in goes_on.keeps:
+        raise UserError(
+            f"The method {method!r} goes on from class statistics, and this model holds none: it was not made by a "
+            "method that keeps them. Begin a model with it, or extend this one with another method."
+        )
+    if method != made_by and made_by in methods_that_load() and not find_method(made_by).trains_head:
+        raise UserError(
+            f"This model cannot be extended with {method!r}: its network has learned its first classes alone, and "
+            f"{made_by!r} is the only method that goes on from that."
+        )
+    if before.classifier.answering_head is not None and not goes_on.answers:
+        log.warning(
+            "The head that answered until now, and the class statistics, are not for %r: they are left behind, and the "
+            "network's own last layer answers.",
+            method,
+        )
 
 
 def _sort_classes(names: Sequence[str], known: Sequence[str], request: LearnRequest) -> tuple[list[str], list[str]]:
@@ -352,8 +377,9 @@ def learn_step(
         weights_sha256=weights_digest,
     )
     threshold = rejection_threshold(learner, step.held_out, taker.dreams)
-    classifier = learner.classifier.cpu()
-    return SavedModel(classifier, step.config, learner.ledger, lineage, threshold, report), report
+    made = SavedModel.of(learner)
+    made = replace(made, classifier=made.classifier.cpu(), config=step.config, lineage=lineage)
+    return replace(made, rejection=threshold, acceptance=report), report
 
 
 def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Iterable[Tensor] | None) -> float:

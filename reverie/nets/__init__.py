@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
@@ -16,11 +17,12 @@ from reverie.nets.external import (
     resnet18_for_small_images,
 )
 from reverie.nets.resnet import CifarResNet
+from reverie.system.plugins import BACKBONES, load_plugin, plugin_names
 from reverie.text import did_you_mean, first_line
 
 log = logging.getLogger("reverie")
 SMALL = 32  # pixels a side, up to which ImageNet's stem is worth a warning
-BACKBONES: dict[str, Callable[[int], Backbone]] = {
+OWN_BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "resnet32": lambda channels: CifarResNet(blocks=5, channels=channels),
     "resnet32-signed": lambda channels: CifarResNet(blocks=5, channels=channels, signed=True),
     "resnet20": lambda channels: CifarResNet(blocks=3, channels=channels),
@@ -48,7 +50,7 @@ def make_backbone(
     if wanted.family in LIBRARIES:
         backbone: Backbone = external_backbone(wanted, channels, size)
     else:
-        backbone = BACKBONES[wanted.name](channels)
+        backbone = _builder(wanted.name)(channels)
         backbone.architecture = wanted
     if size is not None and size <= SMALL and has_imagenet_stem(backbone):
         log.warning(
@@ -61,16 +63,39 @@ def make_backbone(
     return backbone
 
 
+def _builder(name: str) -> Callable[[int], Backbone]:
+    """Ours, or that of another package, by entry point `reverie.backbones`: channels in, a `Backbone` out."""
+    if name in OWN_BACKBONES:
+        return OWN_BACKBONES[name]
+    build: Callable[[int], Any] = load_plugin(BACKBONES, name, _check_builder)
+
+    def checked(channels: int) -> Backbone:
+        made = build(channels)
+        if not isinstance(made, Backbone) or not isinstance(getattr(made, "feature_dim", None), int):
+            raise UserError(
+                f"The backbone {name!r} gave {type(made).__name__}, no reverie.Backbone with a feature_dim."
+            )
+        return made
+
+    return checked
+
+
+def _check_builder(build: object) -> None:
+    if not callable(build):
+        raise TypeError(f"{build!r} cannot be called with a number of channels")
+
+
 def check_network(what: str | Architecture) -> None:
     """Whether there is a network of that name; nothing is built."""
     wanted = Architecture.parse(what) if isinstance(what, str) else what
+    known = [*OWN_BACKBONES, *plugin_names(BACKBONES)]
     if wanted.family in LIBRARIES:
         check_network_name(wanted)
-    elif wanted.family != "own" and wanted.name not in BACKBONES:
+    elif wanted.family != "own" and wanted.name not in known:
         there = [f"{family}/{wanted.name}" for family in LIBRARIES if _has(family, wanted.name)]
-        hint = f" Did you mean {there[0]!r}?" if there else did_you_mean(wanted.name, BACKBONES)
-        known = f"{', '.join(BACKBONES)}, torchvision/NAME and timm/NAME"
-        raise UserError(f"net.name {wanted.name!r} is unknown; there are {known}.{hint}")
+        hint = f" Did you mean {there[0]!r}?" if there else did_you_mean(wanted.name, known)
+        listed = f"{', '.join(known)}, torchvision/NAME and timm/NAME"
+        raise UserError(f"net.name {wanted.name!r} is unknown; there are {listed}.{hint}")
 
 
 def _has(family: str, name: str) -> bool:

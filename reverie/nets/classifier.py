@@ -1,4 +1,4 @@
-"""The classifier: a backbone, a head that grows by rows as classes arrive, and the class names in learned order."""
+"""The classifier: a backbone, heads that grow by rows as classes arrive, and the class names in learned order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from reverie import seeding
 from reverie.compile import compilable
 from reverie.data.preprocessing import Preprocessing
+from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
-from reverie.nets.heads import LinearHead
+from reverie.nets.heads import AnsweringHead, LinearHead, head_from_state
 from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room
 
@@ -23,6 +24,9 @@ class Classifier(nn.Module):
     """`forward` gives a logit for each class seen so far. The head may have further rows (the released recipe).
 
     Logits may be corrected: multiplied by `factor` and moved by `shift`, class by class. Most classifiers have neither.
+
+    `head` is the training head. Where a method has given it an answering head, too (`answer_by`), that one answers:
+    `answer` is what predictions are made of, `forward` what is trained, distilled and dreamed from.
     """
 
     factor: Tensor | None
@@ -40,6 +44,7 @@ class Classifier(nn.Module):
         self.seed = seed
         self.register_buffer("factor", None)
         self.register_buffer("shift", None)
+        self.answering = nn.ModuleDict()  # at most one head, under its name, by which a state says what it is of
         if rows_from_start:
             self.head.grow(rows_from_start, seeding.generator(seed, "head", 0))
 
@@ -60,6 +65,8 @@ class Classifier(nn.Module):
         if self.factor is not None and self.shift is not None:
             self.factor = F.pad(self.factor, (0, len(names)), value=1)
             self.shift = F.pad(self.shift, (0, len(names)))
+        if self.answering_head is not None:
+            self.answering_head.grow(len(names))
 
     def drop(self, names: Collection[str]) -> None:
         """Forget these classes: their rows of the head are gone, all other weights are what they were."""
@@ -69,7 +76,23 @@ class Classifier(nn.Module):
         self.head.select(rows)
         if self.factor is not None and self.shift is not None:
             self.factor, self.shift = self.factor[rows[: len(kept)]], self.shift[rows[: len(kept)]]
+        if self.answering_head is not None:
+            self.answering_head.select(rows[: len(kept)])
         self.class_names = tuple(self.class_names[row] for row in kept)
+
+    @property
+    def answering_head(self) -> AnsweringHead | None:
+        return next((head for head in self.answering.values() if isinstance(head, AnsweringHead)), None)
+
+    def answer_by(self, head: AnsweringHead | None) -> None:
+        """From now on, let this head answer; none: the training head."""
+        self.answering.clear()
+        if head is None:
+            return
+        if head.rows != self.seen:
+            raise ValueError(f"the head {head.name!r} knows {head.rows} classes, the classifier {self.seen}")
+        head.check(self.backbone.feature_dim)
+        self.answering[head.name] = head.to(self.head.weight.device).requires_grad_(False)
 
     @torch.no_grad()
     def correct(self, first: int, factor: Tensor | float, shift: Tensor | float) -> None:
@@ -113,12 +136,38 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.features(images))
 
+    def answer(self, images: Tensor) -> Tensor:
+        """Logits of what predictions are made of: the answering head's, where there is one."""
+        features, head = self.features(images), self.answering_head
+        return self.logits(features) if head is None else head(features)
+
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A state says whether there are corrections."""
+        """A state says whether there are corrections, and whether another head answers."""
         for name in ("factor", "shift"):
             stored = state.get(prefix + name)
             setattr(self, name, None if stored is None else stored.to(self.head.bias, copy=True))
+        self.answering.clear()
+        within = f"{prefix}answering."
+        buffers = {key.removeprefix(within): value for key, value in state.items() if key.startswith(within)}
+        if buffers:
+            name = next(iter(buffers)).partition(".")[0]
+            found = {key.removeprefix(f"{name}."): value for key, value in buffers.items()}
+            self.answer_by(head_from_state(name, found))
         super()._load_from_state_dict(state, prefix, *rest)
+
+    def made_anew(self) -> Classifier:
+        """A classifier of the same shape that has learned nothing: whatever else hangs on this one does not come along.
+
+        Only its makers can build a network of one's own, so that one is copied.
+        """
+        if self.backbone.architecture.family == "own":
+            backbone = copy.deepcopy(self.backbone)
+        else:
+            with seeding.initialising(self.seed, "backbone"):
+                backbone = make_backbone(self.backbone.architecture, self.preprocessing.channels)
+        made = Classifier(backbone, self.preprocessing, self.seed, self.head.rows)
+        made.class_names = self.class_names
+        return made
 
     def frozen_copy(self) -> Classifier:
         """A teacher: the same function for good."""

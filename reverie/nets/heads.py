@@ -1,12 +1,26 @@
-"""Heads: from features to a score for each class."""
+"""Heads: from features to a score for each class.
+
+The training head is linear: it is learned, distilled, dreamed from and corrected. A classifier may also have an
+answering head, made in closed form.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from reverie.errors import UserError
+from reverie.system.plugins import HEADS, load_plugin, plugin_names
+from reverie.text import did_you_mean
+
+COLDEST, WARMEST = 1e-4, 1e6  # between which a temperature is looked for
+UNKNOWN = -1e9  # the logit of a class that has only arrived
 
 
 class LinearHead(nn.Module):
@@ -37,3 +51,205 @@ class LinearHead(nn.Module):
         """Keep these rows alone, in this order."""
         self.weight = nn.Parameter(self.weight[rows].detach())
         self.bias = nn.Parameter(self.bias[rows].detach())
+
+
+class AnsweringHead(nn.Module):
+    """A head that only answers: made in closed form, never trained by steps, and dreamed from by nobody.
+
+    All it knows stands in buffers, each with a row a class, or with none (`shared`). A subclass names its buffers in
+    `by_class` and `shared`, and overrides `scores`; it grows, loses classes, is saved and loaded without more. A state
+    says by itself which head it is of: classifiers keep it under its `name`.
+
+    Scores are no logits. Divided by `temperature`, which `calibrate` fits, they are.
+    """
+
+    name: ClassVar[str]
+    by_class: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[tuple[str, ...]] = ()
+    temperature: Tensor
+    known: Tensor  # a class that has only arrived is never answered
+
+    def __init__(self, **buffers: Tensor) -> None:
+        super().__init__()
+        rows = {len(value) for name, value in buffers.items() if name in self.by_class}
+        if {*buffers} != {*self.by_class, *self.shared} or len(rows) != 1:
+            wanted = ", ".join((*self.by_class, *self.shared))
+            raise ValueError(f"the head {self.name!r} is made of {wanted}, with a row for each class")
+        for name, value in buffers.items():
+            self.register_buffer(name, value.detach().float().contiguous())
+        first = buffers[self.by_class[0]]
+        self.register_buffer("known", torch.ones(len(first), dtype=torch.bool, device=first.device))
+        self.register_buffer("temperature", torch.ones((), device=first.device))
+
+    @property
+    def rows(self) -> int:
+        return len(self.known)
+
+    def check(self, feature_dim: int) -> None:
+        """Raises ValueError where buffers do not fit each other or features of this size."""
+        with torch.no_grad():
+            found = self.scores(torch.zeros(1, feature_dim, device=self.known.device))
+        if found.shape != (1, self.rows):
+            raise ValueError(f"the head {self.name!r} gives scores of shape {tuple(found.shape)}")
+
+    def scores(self, features: Tensor) -> Tensor:
+        """[images, classes], the larger the likelier."""
+        raise NotImplementedError
+
+    def forward(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            logits = self.scores(features.float()) / self.temperature
+            return logits.masked_fill(~self.known, UNKNOWN)
+
+    def grow(self, rows: int) -> None:
+        """Room for classes of which nothing is known yet."""
+        for name in (*self.by_class, "known"):
+            value = getattr(self, name)
+            setattr(self, name, torch.cat([value, value.new_zeros(rows, *value.shape[1:])]))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these classes alone, in this order."""
+        for name in (*self.by_class, "known"):
+            setattr(self, name, getattr(self, name)[rows])
+
+    @torch.no_grad()
+    def calibrate(self, features: Tensor, labels: Tensor) -> float:
+        """Fit the temperature: with it, the labels of these features are likeliest. Answers stay what they are."""
+        self.temperature.fill_(1)
+        scores = self(features).double()
+        scores, labels = scores[:, self.known], (self.known.cumsum(0) - 1)[labels]
+        logs = torch.linspace(math.log(COLDEST), math.log(WARMEST), 61, dtype=torch.double, device=scores.device)
+        for _ in range(3):  # a finer look around the best of the coarse one
+            losses = torch.stack([F.cross_entropy(scores / log.exp(), labels) for log in logs])
+            best = logs[losses.argmin()]
+            width = (logs[1] - logs[0]).abs()
+            logs = torch.linspace(float(best - width), float(best + width), 21, dtype=torch.double, device=logs.device)
+        self.temperature.fill_(float(best.exp()))
+        return float(self.temperature)
+
+
+class LinearAnswer(AnsweringHead):
+    """A linear layer that somebody else has fitted: by ridge regression, or to samples of class statistics.
+
+    With `expansion`, features go through it first: a fixed matrix, and a ReLU behind it. An empty one is none.
+    """
+
+    name = "linear"
+    by_class = ("weight", "bias")
+    shared = ("expansion",)
+    weight: Tensor
+    bias: Tensor
+    expansion: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None = None, expansion: Tensor | None = None) -> LinearAnswer:
+        return cls(
+            weight=weight,
+            bias=weight.new_zeros(len(weight)) if bias is None else bias,
+            expansion=weight.new_zeros(0) if expansion is None else expansion,
+        )
+
+    def scores(self, features: Tensor) -> Tensor:
+        return F.linear(expand(features, self.expansion), self.weight, self.bias)
+
+
+def expand(features: Tensor, expansion: Tensor) -> Tensor:
+    return F.relu(features @ expansion) if expansion.numel() else features
+
+
+class CosineAnswer(AnsweringHead):
+    """The cosine of the angle between the features and a direction for each class."""
+
+    name = "cosine"
+    by_class = ("directions",)
+    directions: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=1) @ F.normalize(self.directions, dim=1).T
+
+
+class PrototypeAnswer(AnsweringHead):
+    """The class with the nearest mean; its score is the squared distance, negated."""
+
+    name = "prototype"
+    by_class = ("means",)
+    means: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        return 2 * features @ self.means.T - (features**2).sum(dim=1, keepdim=True) - (self.means**2).sum(dim=1)
+
+
+class GaussianAnswer(AnsweringHead):
+    """The class under whose normal distribution the features are likeliest, all classes being equally frequent.
+
+    `whitening` turns what is left of the features without a class's mean into independent numbers of variance one: a
+    matrix for each class, [classes, n, n], or a diagonal, [classes, n]. Classes that share one need no more than
+    `SharedGaussianAnswer`.
+    """
+
+    name = "gaussian"
+    by_class = ("means", "whitening", "log_volumes")
+    means: Tensor
+    whitening: Tensor
+    log_volumes: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        if self.whitening.ndim == 2:
+            distances = (((features[:, None] - self.means) * self.whitening) ** 2).sum(dim=2)
+        else:
+            centred = features[:, None] - self.means
+            distances = (torch.einsum("ncd,ced->nce", centred, self.whitening) ** 2).sum(dim=2)
+        return -distances / 2 - self.log_volumes
+
+
+class SharedGaussianAnswer(AnsweringHead):
+    """As `GaussianAnswer`, with one covariance for all classes: linear discriminant analysis."""
+
+    name = "gaussian-shared"
+    by_class = ("means",)
+    shared = ("whitening",)
+    means: Tensor
+    whitening: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        if self.whitening.ndim == 1:
+            features, means = features * self.whitening, self.means * self.whitening
+        else:
+            features, means = features @ self.whitening.T, self.means @ self.whitening.T
+        return features @ means.T - (features**2).sum(dim=1, keepdim=True) / 2 - (means**2).sum(dim=1) / 2
+
+
+OWN_HEADS: dict[str, type[AnsweringHead]] = {
+    head.name: head for head in (LinearAnswer, CosineAnswer, PrototypeAnswer, GaussianAnswer, SharedGaussianAnswer)
+}
+
+
+def find_head(name: str) -> type[AnsweringHead]:
+    """The answering head of that name: ours, or that of another package, by entry point `reverie.heads`."""
+    if name in OWN_HEADS:
+        return OWN_HEADS[name]
+    other: type[AnsweringHead] | None = load_plugin(HEADS, name, partial(_check_head, name))
+    if other is None:
+        known = [*OWN_HEADS, *plugin_names(HEADS)]
+        raise UserError(f"There is no head {name!r} here; there are {', '.join(known)}.{did_you_mean(name, known)}")
+    return other
+
+
+def _check_head(name: str, head: Any) -> None:
+    if not (isinstance(head, type) and issubclass(head, AnsweringHead)):
+        raise TypeError(f"{head!r} is no subclass of reverie.AnsweringHead")
+    if head.name != name or not head.by_class:
+        raise TypeError(f"its `name` must be {name!r}, and its `by_class` name a buffer")
+
+
+def head_from_state(name: str, state: Mapping[str, Tensor]) -> AnsweringHead:
+    """The head whose buffers these are. Raises ValueError where they are of no head of that name."""
+    head = find_head(name)
+    own = {*head.by_class, *head.shared}
+    if {*state} != own | {"known", "temperature"}:
+        raise ValueError(f"the head {name!r} does not consist of {', '.join(state)}")
+    made = head(**{key: state[key] for key in own})
+    if state["known"].shape != made.known.shape or state["temperature"].ndim:
+        raise ValueError(f"the head {name!r} has {made.rows} rows, and {len(state['known'])} are known")
+    made.known, made.temperature = state["known"].bool(), state["temperature"].float()
+    return made

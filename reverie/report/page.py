@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -33,7 +34,7 @@ from reverie.report.run_reader import RunView, is_run, runs_in
 from reverie.system.files import write_text
 from reverie.tables.formats import Section
 from reverie.tables.rows import Row, mean_percent
-from reverie.text import DASH, byte_size
+from reverie.text import DASH, byte_size, shortened
 
 MOST_POINTS = 400  # of a curve of losses; more would not be seen
 Read = Callable[[Path], RunView]
@@ -200,7 +201,21 @@ def _cost_of(run: RunView) -> list[Block]:
         row = Row(run.title, [run.result])
         header, cells = Section("", [row]).cost()
         blocks.append(TableBlock(header[1:], [line[1:] for line in cells]))
-    return blocks
+    return blocks + _stages_of(run)
+
+
+def _stages_of(run: RunView) -> list[Block]:
+    """What was computed in closed form, and the figures it found."""
+    rows = [
+        [str(task), stage, ", ".join(f"{name} {_figure(value)}" for name, value in figures.items()) or DASH]
+        for task, stages in run.stages().items()
+        for stage, figures in stages.items()
+    ]
+    return [TableBlock(["task", "stage", "figures"], rows)] if rows else []
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else shortened(value)
 
 
 def _ledger_of(run: RunView) -> list[Block]:

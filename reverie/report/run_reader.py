@@ -19,7 +19,16 @@ from PIL import Image
 from reverie import metrics
 from reverie.config.schema import Config
 from reverie.errors import UserError
-from reverie.learner.events import EpochEnds, Event, PhaseBegins, PhaseEnds, RunBegins, TaskEnds
+from reverie.learner.events import (
+    EpochEnds,
+    Event,
+    PhaseBegins,
+    PhaseEnds,
+    RunBegins,
+    StageBegins,
+    StageEnds,
+    TaskEnds,
+)
 from reverie.learner.folder import RunFolder
 from reverie.learner.session import Seconds, Session
 from reverie.runs.figures import Tested, make_figures
@@ -93,6 +102,8 @@ class RunView:
         words = f"{learned} of {of_all} learned" if of_all else f"{plural(learned, 'task')} learned"
         for event in reversed(self._training_events()):
             if event.task > learned:
+                if isinstance(event, StageBegins):
+                    return f"{words}; task {event.task}, stage {event.stage}"
                 epoch = f", epoch {event.epoch}" if isinstance(event, EpochEnds) else ""
                 return f"{words}; task {event.task}, phase {event.phase}{epoch}"
         return words
@@ -144,8 +155,16 @@ class RunView:
                 found.setdefault(event.phase, {}).setdefault(event.task, []).append(event)
         return found
 
-    def _training_events(self) -> list[EpochEnds | PhaseBegins]:
-        return [event for event in self.events if isinstance(event, EpochEnds | PhaseBegins)]
+    def stages(self) -> dict[int, dict[str, Mapping[str, Any]]]:
+        """By task and stage: the figures that it found worth writing down."""
+        found: dict[int, dict[str, Mapping[str, Any]]] = {}
+        for event in self.events:
+            if isinstance(event, StageEnds):
+                found.setdefault(event.task, {})[event.stage] = event.figures
+        return found
+
+    def _training_events(self) -> list[EpochEnds | PhaseBegins | StageBegins]:
+        return [event for event in self.events if isinstance(event, EpochEnds | PhaseBegins | StageBegins)]
 
     def _last_by_task(self, kind: type[TaskEnds]) -> dict[int, TaskEnds]:
         return {event.task: event for event in self.events if isinstance(event, kind)}

@@ -15,7 +15,7 @@ from PIL import Image
 from reverie.engine.observer import Observer
 from reverie.engine.phase import Phase
 from reverie.errors import UserError
-from reverie.learner.events import EpochEnds, PhaseEnds, TaskEnds
+from reverie.learner.events import EpochEnds, PhaseEnds, StageEnds, TaskEnds
 from reverie.learner.folder import RunFolder
 
 FOLDER = "tensorboard"  # inside the run's folder
@@ -46,6 +46,8 @@ class TensorBoardLog(Observer):
                 self._write_losses(event.phase, event.lr, event.losses)
             elif isinstance(event, PhaseEnds):
                 self._write_summary(event.task, event.phase, event.summary)
+            elif isinstance(event, StageEnds):
+                self._write_summary(event.task, event.stage, event.figures)
             elif isinstance(event, TaskEnds):
                 self._write_task(event.task, event.accuracy)
         self.writer.flush()

@@ -24,7 +24,7 @@ from reverie.data.stream import Stream
 from reverie.engine.device import find_device, synchronise
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import Phase
+from reverie.engine.phase import Phase, Stage
 from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import methods_that_load
@@ -156,8 +156,10 @@ def noise_dataset(config: Config) -> Dataset:
     return Dataset("noise", train, train, names, ((0.5,) * channels, (0.25,) * channels))
 
 
-def at_task(config: Config, stream: Stream, index: int, device: torch.device) -> tuple[TaskLearner, Iterator[Phase]]:
-    """A learner before a task, with the task's phases; the tasks before were not learned."""
+def at_task(
+    config: Config, stream: Stream, index: int, device: torch.device
+) -> tuple[TaskLearner, Iterator[Phase | Stage]]:
+    """A learner before a task, with the task's phases and stages; the tasks before were not learned."""
     learner = TaskLearner.for_stream(config, stream, device)
     for earlier in stream[:index]:  # not learned, but what would be kept of it is
         learner.method.begin(earlier)
@@ -181,6 +183,8 @@ def _measure_task(
     engine = Engine(device, mode.precision, mode.capture, mode.compile)
     made = []
     for phase in at_task(config, stream, index, device)[1]:
+        if isinstance(phase, Stage):  # has no steps
+            continue
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         clock = _Clock(steps, device, report)

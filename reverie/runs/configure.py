@@ -56,7 +56,7 @@ def configure(
     has_options = any(key.startswith("method.") for key in setting_keys(settings))
     chosen = load(method, method != UPPER_BOUND or has_options)  # a preset's options are for the others
     own_values = values_of_its_own(chosen, load(UPPER_BOUND, False))
-    if find_method(method).keeps != Keeps.CORESET:  # decides nothing there, so it is no part of what is run
+    if Keeps.CORESET not in find_method(method).keeps:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
     return replace(chosen, own_values=own_values)
 

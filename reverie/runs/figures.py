@@ -65,7 +65,7 @@ def make_figures(folder: RunFolder, config: Config, tested: Tested) -> Figures:
         own = metrics.accuracy_after(matrix, images)
         offline = own if min(own) > 0 else None
     summary = metrics.summarise(matrix, images, local, offline)
-    if find_method(config.method).keeps == Keeps.EVERYTHING:  # each network learns once: nothing could be forgotten
+    if Keeps.EVERYTHING in find_method(config.method).keeps:  # each network learns once: nothing could be forgotten
         summary = replace(summary, forgetting=None, backward_transfer=None)
     return Figures(
         metrics=MetricsRecord(**asdict(summary)),

@@ -20,6 +20,7 @@ import torch
 from reverie.compile import sharing
 from reverie.config.schema import Config
 from reverie.engine.loop import Engine
+from reverie.engine.phase import Stage
 from reverie.runs.bench import SHAPES, at_task, noise_dataset
 from reverie.runs.configure import make_stream
 
@@ -75,7 +76,7 @@ def compile_share(config: Config, device: torch.device, number: int) -> str | No
     stream = make_stream(config, noise_dataset(config))
     learner, phases = at_task(config, stream, 1, device)
     phase = next(itertools.islice(phases, place, None), None)
-    if phase is None or not learner.engine.compiles(phase):
+    if phase is None or isinstance(phase, Stage) or not learner.engine.compiles(phase):
         return None
     engine = Engine(device, config.engine.precision, config.engine.capture, compile=True)
     with sharing(share, SHARES):

@@ -32,12 +32,12 @@ from reverie.learner.session import Seconds, Session
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
 from reverie.methods.keeps import Keeps
-from reverie.model.folder import save_model
+from reverie.model.folder import load_model, save_model
 from reverie.runs.configure import default_folder, load_dataset, make_stream
 from reverie.runs.figures import Tested, finished_result, make_figures
 from reverie.runs.first_task import FirstTask
 from reverie.runs.precompile import Precompiler, precompiling
-from reverie.runs.predictions import Predictions, predict_test_images
+from reverie.runs.predictions import Predictions, disagreement, predict_test_images
 from reverie.runs.result import SCHEMA, EngineSwitches, PhaseCost, Result, TimeSpent
 from reverie.runs.shared import UpperBoundEntry, UpperBounds
 from reverie.system import provenance
@@ -144,7 +144,7 @@ class _Run:
         shape = stream.preprocessing()
         taken_from_first_task = stream.dataset.normalisation is None
         self.normalisation = [list(shape.mean), list(shape.deviation)] if taken_from_first_task else None
-        self.everything = find_method(config.method).keeps == Keeps.EVERYTHING
+        self.everything = Keeps.EVERYTHING in find_method(config.method).keeps
         self.learner = self._new_learner()
         self.began, self.share_first_task, self.precompiler = began, share_first_task, precompiler
         self.session = Session(command=command, started=provenance.now(), environment=provenance.environment(device))
@@ -266,6 +266,7 @@ class _Run:
 
     def _finish(self, learner: TaskLearner) -> Result:
         save_model(learner, self.folder.model, overwrite=True)
+        self._refuse_another_model()
         self.session.wall_seconds = time.monotonic() - self.began
         events, sessions = self.folder.events.read(), self.recorder.sessions
         peaks = [event.peak_memory_bytes for event in events if isinstance(event, TaskEnds)]
@@ -291,7 +292,7 @@ class _Run:
             ledger=learner.ledger,
             data_fingerprint=self.fingerprint,
             normalisation=self.normalisation,
-            config={**self.config.as_dict(), "reference": self.bound_digest},
+            config={**self.config.published(), "reference": self.bound_digest},
             sessions=sessions,
             finished=provenance.now(),
             **vars(make_figures(self.folder, self.config, tested)),
@@ -300,6 +301,18 @@ class _Run:
         write_json(self.folder.result, result.as_dict())
         shutil.rmtree(self.folder.resting.parent, ignore_errors=True)
         return result
+
+    def _refuse_another_model(self) -> None:
+        """What is saved must be what was judged."""
+        last, folder = len(self.stream) - 1, self.folder.model
+        judged = Predictions.from_bytes(self.folder.predictions(last).read_bytes())
+        saved = load_model(folder).task_learner(self.device)
+        wrong, asked = disagreement(saved, self.stream.test(), judged)
+        if wrong:
+            raise UserError(
+                f"The model in {folder} is not the one that was judged: it answers otherwise for {wrong} of {asked} "
+                f"test images. The method {self.config.method!r} must leave all that answers in the classifier."
+            )
 
     def _new_learner(self) -> TaskLearner:
         return TaskLearner.for_stream(self.config, self.stream, self.device)

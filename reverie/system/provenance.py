@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
+from reverie.system.plugins import plugin_packages
 from reverie.system.records import Record
 from reverie.version import __version__
 
@@ -36,6 +37,7 @@ class Environment(Record):
     device: str | None = None
     gpu: str | None = None
     cuda: str | None = None
+    plugins: dict[str, str] | None = None  # packages that add methods, heads or backbones, with their versions
 
 
 def environment(device: Any) -> Environment:
@@ -58,6 +60,7 @@ def environment(device: Any) -> Environment:
         device=device.type,
         gpu=torch.cuda.get_device_name(device) if on_gpu else None,
         cuda=torch.version.cuda if on_gpu else None,
+        plugins=plugin_packages() or None,
     )
 
 

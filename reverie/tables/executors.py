@@ -22,7 +22,7 @@ from reverie.data.sources import refuse_missing
 from reverie.engine.device import find_device
 from reverie.engine.observer import Observer, RunProgress, TableProgress
 from reverie.errors import Interrupted, explaining
-from reverie.learner.events import EpochEnds, PhaseBegins
+from reverie.learner.events import EpochEnds, PhaseBegins, StageBegins
 from reverie.runs.figures import finished_result
 from reverie.runs.result import Result
 from reverie.runs.run import CHECKPOINT_SECONDS, own_data
@@ -149,10 +149,11 @@ class Worker:
     def progress(self) -> RunProgress:
         """As far as its events tell."""
         for event in reversed(self.run.folder.events.read(last=_LOOK_BACK, broken=[])):
-            if isinstance(event, EpochEnds | PhaseBegins):
+            if isinstance(event, EpochEnds | PhaseBegins | StageBegins):
+                part = event.stage if isinstance(event, StageBegins) else event.phase
                 epoch = f" epoch {event.epoch}" if isinstance(event, EpochEnds) else ""
                 tasks = event.tasks or event.task
-                doing = f"task {event.task}/{tasks} {event.phase}{epoch}"
+                doing = f"task {event.task}/{tasks} {part}{epoch}"
                 return RunProgress(self.run.name, event.task - 1, tasks, doing)
         return RunProgress(self.run.name, 0, 1, "begins")
 

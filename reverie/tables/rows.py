@@ -212,4 +212,7 @@ def methods_in_order(methods: Sequence[str]) -> list[str]:
 
 
 def keeping_rank(method: str) -> int:
-    return {Keeps.EVERYTHING: 0, Keeps.NOTHING: 1}.get(find_method(method).keeps, 2)
+    keeps = find_method(method).keeps
+    if Keeps.EVERYTHING in keeps:
+        return 0
+    return 2 if keeps & (Keeps.CORESET | Keeps.NETWORKS) else 1

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import reverie
 from reverie.config.schema import SECTIONS, Config
+from reverie.config.yaml_files import parse_yaml
 from reverie.methods import find_method, method_names
 from reverie.runs.configure import configure
 from reverie.runs.settings import renewed_settings
@@ -24,7 +24,7 @@ def plain(values):
 def test_every_key_stands_there_with_its_default():
     usual = Config("any", "any")
     ours = {f"{section}.{name}": value for section in SECTIONS for name, value in vars(getattr(usual, section)).items()}
-    told = {key: yaml.safe_load(text) for method, key, text in ROWS if not method}
+    told = {key: parse_yaml(text) for method, key, text in ROWS if not method}
     assert told == plain(ours | {"keep": usual.keep})
 
 
@@ -34,7 +34,7 @@ def test_every_option_of_every_method_stands_there_with_its_default():
         for name in method_names()
         for option in dataclasses.fields(find_method(name).Options)
     }
-    assert {(method, key): yaml.safe_load(text) for method, key, text in ROWS if method} == ours
+    assert {(method, key): parse_yaml(text) for method, key, text in ROWS if method} == ours
 
 
 def test_its_tables_are_those_that_are_made_of_the_configuration():

@@ -97,7 +97,7 @@ def test_a_checkpoint_says_how_far_it_is_and_what_was_told_until_then(stopped):
     assert checkpoint.snapshot["done"] == 3
     assert checkpoint.state.classes == list(STREAM.class_names)
     assert [session.command for session in recorder.sessions] == ["session 1"]
-    assert [parts.keys() for parts in recorder.seconds] == [{"learn"}, {"dream", "learn"}]
+    assert [parts.keys() for parts in recorder.seconds] == [{"learn", "end"}, {"dream", "learn"}]
     assert [type(event) for event in stopped.events.read()[:3]] == [PhaseBegins, EpochEnds, EpochEnds]
     assert type(stopped.events.read()[3]) is PhaseEnds
 

@@ -15,6 +15,8 @@ from reverie.learner.events import (
     PhaseEnds,
     RunBegins,
     RunEnds,
+    StageBegins,
+    StageEnds,
     TaskEnds,
     UpperBoundFound,
     parse_event,
@@ -26,6 +28,8 @@ EVENTS = [
     PhaseBegins(task=1, tasks=3, phase="learn", steps=34),
     EpochEnds(task=1, tasks=3, phase="learn", epoch=1, lr=0.1, losses={"cross_entropy": 0.5}),
     PhaseEnds(task=1, phase="learn", summary={"setup_seconds": 0.0}),
+    StageBegins(task=1, tasks=3, stage="fit head"),
+    StageEnds(task=1, stage="fit head", figures={"temperature": 0.5}),
     TaskEnds(task=1, accuracy=0.5, seconds={"learn": 2.0}, peak_memory_bytes=10**9),
     RunBegins(event="goes on"),
     UpperBoundFound(task=2, upper_bound="abc"),
@@ -158,6 +162,6 @@ def test_a_whole_file_is_not_cut_where_the_checkpoint_knows_of_more(log):
 
 
 def test_one_line_is_parsed_as_the_file_is():
-    assert parse_event(line(event="found", task=2, upper_bound="abc")) == EVENTS[6]
+    assert parse_event(line(event="found", task=2, upper_bound="abc")) == EVENTS[8]
     with pytest.raises(UserError, match=r"task must be a whole number from 1 to 1,000,000, not 100000000"):
         parse_event(line(event="found", task=100_000_000, upper_bound="abc"))

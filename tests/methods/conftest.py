@@ -116,7 +116,7 @@ def scene(float64: None, tiny: Callable[..., Config]) -> Callable[..., Scene]:
         learner.method.begin(task)
         learner.classifier.grow(task.names)
         _unsettle(learner.classifier, seed=1)
-        phases = {phase.name: phase for phase in learner.method.phases(task)}
+        phases = {phase.name: phase for phase in learner.method.phases(task) if isinstance(phase, Phase)}
         images = torch.randn(ROWS, 1, SIDE, SIDE, generator=rng)
         chosen = phase_name or ("learn" if "learn" in phases else [*phases][-1])
         made = Scene(learner.method, phases, phases[chosen], old, new, images, labels)

@@ -11,6 +11,8 @@ from reverie.methods import BUILT_IN, find_method, method_names, methods_that_lo
 from reverie.methods.base import Method
 from reverie.tables.plan import entries_for
 
+ENTRY_POINTS = "reverie.system.plugins.entry_points"
+
 
 class Theirs(Method):
     """Another way to learn."""
@@ -27,14 +29,14 @@ def test_every_method_has_a_title_and_says_what_it_does(name):
 
 def test_entry_points_add_methods(monkeypatch):
     entry = EntryPoint("theirs", f"{__name__}:Theirs", "reverie.methods")
-    monkeypatch.setattr("reverie.methods.entry_points", lambda group: [entry] if group == "reverie.methods" else [])
+    monkeypatch.setattr(ENTRY_POINTS, lambda group: [entry] if group == "reverie.methods" else [])
     assert "theirs" in method_names()
     assert find_method("theirs") is Theirs
 
 
 def test_a_broken_method_of_another_package_hides_none_of_the_others(monkeypatch, caplog):
     gone = EntryPoint("gone", "nowhere.to_be:Found", "reverie.methods")
-    monkeypatch.setattr("reverie.methods.entry_points", lambda group: [gone])
+    monkeypatch.setattr(ENTRY_POINTS, lambda group: [gone])
     assert methods_that_load() == [*BUILT_IN]
     assert (
         "The method 'gone' of another package (nowhere.to_be:Found) cannot be loaded: ModuleNotFoundError"
@@ -63,7 +65,7 @@ class Demands(Method):
 )
 def test_options_that_no_run_could_have_are_refused(monkeypatch, what, message):
     entry = EntryPoint("odd", f"{__name__}:{what}", "reverie.methods")
-    monkeypatch.setattr("reverie.methods.entry_points", lambda group: [entry])
+    monkeypatch.setattr(ENTRY_POINTS, lambda group: [entry])
     assert methods_that_load() == [*BUILT_IN]
     with pytest.raises(UserError, match=f"'odd' .* cannot be loaded: TypeError: {message}"):
         find_method("odd")
@@ -72,7 +74,7 @@ def test_options_that_no_run_could_have_are_refused(monkeypatch, what, message):
 @pytest.mark.parametrize("what", ["json", "json:loads", "pathlib:Path"])
 def test_an_entry_point_that_leads_to_no_method_is_a_broken_one(monkeypatch, what):
     """A module, a function, a class of another kind."""
-    monkeypatch.setattr("reverie.methods.entry_points", lambda group: [EntryPoint("odd", what, "reverie.methods")])
+    monkeypatch.setattr(ENTRY_POINTS, lambda group: [EntryPoint("odd", what, "reverie.methods")])
     assert methods_that_load() == [*BUILT_IN]
     with pytest.raises(UserError, match=r"'odd' .* cannot be loaded: TypeError: .* is no subclass of"):
         find_method("odd")

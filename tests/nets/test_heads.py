@@ -1,9 +1,24 @@
-"""The head: a row a class, added and taken away without a change to the others."""
+"""Heads: a row a class, added and taken away without a change to the others."""
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
 
-from reverie.nets.heads import LinearHead
+from reverie.errors import UserError
+from reverie.nets.heads import (
+    AnsweringHead,
+    CosineAnswer,
+    GaussianAnswer,
+    LinearAnswer,
+    LinearHead,
+    PrototypeAnswer,
+    SharedGaussianAnswer,
+    find_head,
+    head_from_state,
+)
 
 
 def grown(*sizes: int, features: int = 64) -> LinearHead:
@@ -48,3 +63,119 @@ def test_logits_are_of_single_precision_where_networks_are_not():
         logits = head(features)
     assert logits.dtype == torch.float32
     assert torch.equal(logits, head(features))
+
+
+# --- heads that answer
+
+
+def features(rows: int, size: int = 5, seed: int = 0) -> Tensor:
+    return torch.randn(rows, size, generator=torch.Generator().manual_seed(seed))
+
+
+def some_heads(classes: int = 4, size: int = 5) -> dict[str, AnsweringHead]:
+    means, whitening = features(classes, size, 1), features(classes * size, size, 2).view(classes, size, size)
+    volumes = features(classes, 1, 3)[:, 0]
+    return {
+        "linear": LinearAnswer.of(means, volumes),
+        "expanded": LinearAnswer.of(features(classes, 7, 4), expansion=features(size, 7, 5)),
+        "cosine": CosineAnswer(directions=means),
+        "prototype": PrototypeAnswer(means=means),
+        "own": GaussianAnswer(means=means, whitening=whitening, log_volumes=volumes),
+        "diagonal": GaussianAnswer(means=means, whitening=whitening[:, 0], log_volumes=volumes),
+        "shared": SharedGaussianAnswer(means=means, whitening=whitening[0]),
+        "shared diagonal": SharedGaussianAnswer(means=means, whitening=whitening[0, 0]),
+    }
+
+
+HEADS = list(some_heads())
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_scores_are_their_formulas_image_by_image_and_class_by_class(name):
+    head, shown = some_heads()[name], features(6, seed=9)
+    state = {key: value.double() for key, value in head.state_dict().items()}
+
+    def score(image: Tensor, row: int) -> Tensor:
+        if name in ("linear", "expanded"):
+            inside = (image @ state["expansion"]).clamp(min=0) if name == "expanded" else image
+            return inside @ state["weight"][row] + state["bias"][row]
+        if name == "cosine":
+            direction = state["directions"][row]
+            return image @ direction / image.norm() / direction.norm()
+        left = image - state["means"][row]
+        if name == "prototype":
+            return -(left**2).sum()
+        whitening = state["whitening"] if "shared" in name else state["whitening"][row]
+        distance = ((whitening * left if "diagonal" in name else whitening @ left) ** 2).sum() / 2
+        return -distance - (0 if "shared" in name else state["log_volumes"][row])
+
+    expected = torch.stack([torch.stack([score(image, row) for row in range(4)]) for image in shown.double()])
+    torch.testing.assert_close(head(shown).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_classes_that_arrive_are_never_answered_and_change_nothing_for_the_others(name):
+    head, shown = some_heads()[name], features(6, seed=9)
+    before = head(shown)
+    head.grow(2)
+    after = head(shown)
+    assert head.rows == 6
+    torch.testing.assert_close(after[:, :4], before)
+    assert after.softmax(dim=1)[:, 4:].max() == 0
+    head.check(5)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_without_some_classes_answers_as_before_for_the_rest(name):
+    head, shown = some_heads()[name], features(6, seed=9)
+    before = head(shown)
+    head.select(torch.tensor([3, 1]))
+    torch.testing.assert_close(head(shown), before[:, [3, 1]])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_state_says_which_head_it_is_of(name):
+    head, shown = some_heads()[name], features(6, seed=9)
+    head.calibrate(shown, torch.arange(6) % 4)
+    head.grow(1)
+    again = head_from_state(head.name, head.state_dict())
+    assert type(again) is type(head)
+    assert torch.equal(again(shown), head(shown))
+
+
+@pytest.mark.parametrize("name", HEADS)
+@given(factor=st.floats(1e-2, 1e2))
+@settings(max_examples=10, deadline=None)
+def test_a_temperature_changes_no_answer_and_none_nearby_is_likelier(name, factor):
+    head, shown = some_heads()[name], factor * features(60, seed=9)
+    with torch.no_grad():
+        labels = (head(shown) + features(60, 4, 11) * head(shown).std()).argmax(dim=1)
+        answers = head(shown).argmax(dim=1)
+        fitted = head.calibrate(shown, labels)
+        assert torch.equal(head(shown).argmax(dim=1), answers)
+        likely = F.cross_entropy(head(shown), labels)
+        for other in (0.9, 1.1):
+            head.temperature.fill_(other * fitted)
+            assert F.cross_entropy(head(shown), labels) >= likely - 1e-4
+
+
+def test_a_temperature_is_fitted_among_the_classes_that_are_known():
+    head, shown = some_heads()["prototype"], features(40, seed=9)
+    labels = head(shown).argmax(dim=1)
+    alone = head.calibrate(shown, labels)
+    head.grow(3)
+    assert head.calibrate(shown, labels) == alone
+
+
+def test_heads_of_strange_parts_are_refused():
+    with pytest.raises(ValueError, match="'prototype' is made of means, with a row for each class"):
+        PrototypeAnswer(mean=features(2))
+    with pytest.raises(ValueError, match="'gaussian' is made of means, whitening, log_volumes"):
+        GaussianAnswer(means=features(2), whitening=features(3), log_volumes=features(2)[:, 0])
+    state = some_heads()["cosine"].state_dict()
+    with pytest.raises(ValueError, match="'cosine' does not consist of"):
+        head_from_state("cosine", {**state, "images": features(2)})
+    with pytest.raises(ValueError, match="4 rows, and 2 are known"):
+        head_from_state("cosine", {**state, "known": state["known"][:2]})
+    with pytest.raises(UserError, match=r"There is no head 'cosin' here; there are .* Did you mean 'cosine'\?"):
+        find_head("cosin")

@@ -6,7 +6,7 @@ from torch import nn
 
 from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError
-from reverie.nets import BACKBONES, count_parameters, make_backbone
+from reverie.nets import OWN_BACKBONES, count_parameters, make_backbone
 from reverie.nets.classifier import Classifier
 from reverie.nets.resnet import BasicBlock
 from reverie.nets.statistics import batchnorm_layers
@@ -36,7 +36,7 @@ def test_resnet18_is_torchvisions():
     assert make_backbone("resnet18", 3).feature_dim == 512
 
 
-@pytest.mark.parametrize("name", list(BACKBONES))
+@pytest.mark.parametrize("name", list(OWN_BACKBONES))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_backbone_gives_its_features_for_any_channels(name, channels):
     net = make_backbone(name, channels).eval()

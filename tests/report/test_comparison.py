@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from reverie import methods
 from reverie.report.blocks import TableBlock
 from reverie.report.page import make_page, write_report
 from reverie.report.run_reader import RunView
+from reverie.system import plugins
 from tests.support.pages import blocks, charts
 from tests.support.paths import ROOT
 
@@ -52,7 +52,7 @@ def test_the_papers_figures_stand_beside_ours(tmp_path):
 
 def test_a_broken_method_of_another_package_keeps_no_page_from_being_made(monkeypatch, caplog, tmp_path):
     gone = EntryPoint("gone", "nowhere.to_be:Found", "reverie.methods")
-    monkeypatch.setattr(methods, "entry_points", lambda group: [gone])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [gone])
     for method in ("abd", "lwf"):
         shutil.copy(ROOT / "results" / "cifar100-10" / f"{method}-seed0.json", tmp_path)
     write_report(tmp_path, tmp_path / "page.html")

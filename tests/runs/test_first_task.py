@@ -474,7 +474,7 @@ def test_a_first_task_that_is_of_another_shape_than_it_says_is_trained_again(tra
 class OnlyAClassifier:
     """A stand-in for a method that has nothing but its classifier, and takes labels as all others do."""
 
-    config = tiny_config("base")
+    config, _mixed = tiny_config("base"), None
     smoothing, cross_entropy, by_label = Method.smoothing, Method.cross_entropy, Method.by_label
 
     def __init__(self, classifier: nn.Module) -> None:

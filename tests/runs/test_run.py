@@ -45,7 +45,7 @@ def test_a_run_leaves_what_the_design_promises(whole):
     assert result.sessions[0].command == "reverie run x"
     ran_in = result.sessions[0].environment
     assert None not in (ran_in.torch, ran_in.python, ran_in.cpu, ran_in.threads)
-    assert result.seconds.by_part.keys() == {"learn", "evaluate", "dream"}
+    assert result.seconds.by_part.keys() == {"learn", "evaluate", "dream", "end"}
     assert result.peak_memory_bytes > 10**7
     assert len(result.peak_memory_by_task) == len(result.task_sizes)
     assert result.ledger[-1].kept_bytes == 0

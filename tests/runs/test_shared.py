@@ -7,13 +7,13 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import reverie
-from reverie import methods
 from reverie.methods.base import Keeps, Method
 from reverie.methods.losses import cross_entropy
 from reverie.runs.configure import configure
 from reverie.runs.predictions import Predictions
 from reverie.runs.run import run
 from reverie.runs.shared import UpperBounds
+from reverie.system import plugins
 from tests.support.experiments import quick_run, tiny_config
 
 TWO = ("stream.take=2", "train.epochs=1")
@@ -47,7 +47,7 @@ def test_what_is_known_of_an_upper_bound_says_where_it_comes_from(bound, tmp_pat
         assert entry.accuracy == accuracy == predictions.accuracy()
         assert entry.classes == bound.class_order[:classes]
         assert (entry.preset, entry.seed, entry.schema_version) == ("digits-5", 0, 1)
-        assert entry.seconds.keys() == {"learn", "evaluate"}
+        assert entry.seconds.keys() == {"learn", "end", "evaluate"}
         assert entry.sessions[0].command == "reverie run x"
         assert predictions.local is None  # another split has other tasks
 
@@ -75,7 +75,7 @@ class Untaught(Method):
 
 def test_another_method_that_keeps_everything_is_not_the_upper_bound(finished, tmp_path, monkeypatch):
     entry = EntryPoint("untaught", f"{__name__}:Untaught", "reverie.methods")
-    monkeypatch.setattr(methods, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry])
     config = tiny_config("untaught", *TWO)
     alone = quick_run(config, tmp_path / "untaught")
     assert alone.metrics.omega is None

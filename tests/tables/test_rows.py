@@ -5,10 +5,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from reverie import methods
 from reverie.methods.lwf import LwF
 from reverie.runs.configure import configure
 from reverie.runs.result import EngineSwitches, PhaseCost
+from reverie.system import plugins
 from reverie.tables import paper
 from reverie.tables.formats import load_results
 from reverie.tables.plan import entries_for
@@ -92,7 +92,7 @@ def packages(monkeypatch):
     """Methods of other packages; one of them is broken."""
     own = {"mine": f"{__name__}:Mine", "another": f"{__name__}:Mine", "a-broken": "nowhere.to_be:Found"}
     points = [EntryPoint(name, value, "reverie.methods") for name, value in own.items()]
-    monkeypatch.setattr(methods, "entry_points", lambda group: points)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
 
 @pytest.mark.usefixtures("packages")

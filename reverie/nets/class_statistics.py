@@ -1,0 +1,224 @@
+"""Class statistics: the mean and the covariance of each class's features, which a method may keep instead of images.
+
+They are of the network that measured them. When it changes, `moved` takes them along through a linear map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from reverie.nets.heads import GaussianAnswer, PrototypeAnswer, SharedGaussianAnswer
+
+Form = Literal["means", "own", "diagonal", "shared"]
+MOST_FEATURES = 512  # above, a covariance a class would take megabytes each, so it is diagonal
+LEAST = 1e-6  # of the mean variance, that is added to every direction so that none is without any
+
+
+@dataclass(frozen=True)
+class ClassStatistics:
+    """A row a class, in learned order. At most one of the three kinds of covariance is there.
+
+    `covariances`: a matrix for each class. `variances`: its diagonal alone. `shared`: one matrix, of all classes.
+    """
+
+    counts: Tensor  # images, [classes]
+    means: Tensor  # [classes, features]
+    covariances: Tensor | None = None  # [classes, features, features]
+    variances: Tensor | None = None  # [classes, features]
+    shared: Tensor | None = None  # [features, features]
+
+    def __post_init__(self) -> None:
+        classes, features = self.means.shape if self.means.ndim == 2 else (-1, -1)
+        wanted = {
+            "counts": (classes,),
+            "means": (classes, features),
+            "covariances": (classes, features, features),
+            "variances": (classes, features),
+            "shared": (features, features),
+        }
+        there = {name: value for name in wanted if (value := getattr(self, name)) is not None}
+        for name, value in there.items():
+            if tuple(value.shape) != wanted[name]:
+                raise ValueError(f"{name} of class statistics have the shape {tuple(value.shape)}, not {wanted[name]}")
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"{name} of class statistics are no longer numbers")
+        if len(there) > 3 or self.counts.is_floating_point() or (len(self.counts) and int(self.counts.min()) < 1):
+            raise ValueError("class statistics are counts of at least one image, means, and one kind of covariance")
+
+    @classmethod
+    def measure(cls, features: Tensor, labels: Tensor, classes: int, form: Form = "own") -> ClassStatistics:
+        """Of features [images, n] with labels from 0 to `classes` - 1, of each of which there is one image at least."""
+        features, labels = features.double(), labels.to(features.device)
+        counts = torch.bincount(labels, minlength=classes)
+        if len(counts) != classes or int(counts.min()) == 0:
+            raise ValueError(f"each of the {classes} classes needs an image to be measured by")
+        sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
+        means = sums / counts[:, None]
+        made = cls(counts, means.float())
+        if form == "means":
+            return made
+        centred = features - means[labels]
+        if form == "shared":
+            return replace(made, shared=(centred.T @ centred / len(features)).float())
+        if form == "diagonal" or features.shape[1] > MOST_FEATURES:
+            squares = torch.zeros_like(sums).index_add_(0, labels, centred**2)
+            return replace(made, variances=(squares / counts[:, None]).float())
+        each = [centred[labels == label] for label in range(classes)]
+        return replace(made, covariances=torch.stack([part.T @ part / len(part) for part in each]).float())
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    @property
+    def form(self) -> Form:
+        if self.covariances is not None:
+            return "own"
+        if self.variances is not None:
+            return "diagonal"
+        return "means" if self.shared is None else "shared"
+
+    def joined(self, new: ClassStatistics) -> ClassStatistics:
+        """With further classes behind these, of the same form. What is shared is the mean, by images."""
+        if self.form != new.form or self.means.shape[1] != new.means.shape[1]:
+            raise ValueError(f"statistics of the form {new.form!r} cannot be joined to some of the form {self.form!r}")
+        joined = {
+            name: torch.cat([ours, getattr(new, name)])
+            for name in ("counts", "means", "covariances", "variances")
+            if (ours := getattr(self, name)) is not None
+        }
+        if self.shared is not None and new.shared is not None:
+            old_images, new_images = int(self.counts.sum()), int(new.counts.sum())
+            both = self.shared.double() * old_images + new.shared.double() * new_images
+            joined["shared"] = (both / (old_images + new_images)).float()
+        return ClassStatistics(**joined)
+
+    def select(self, rows: Tensor) -> ClassStatistics:
+        """These classes alone, in this order. What classes share stays as it is."""
+        kept = {
+            name: value[rows.to(value.device)]
+            for name in ("counts", "means", "covariances", "variances")
+            if (value := getattr(self, name)) is not None
+        }
+        return ClassStatistics(**kept, shared=self.shared)
+
+    def moved(self, matrix: Tensor, shift: Tensor | None = None, residual: Tensor | None = None) -> ClassStatistics:
+        """As they would be of features @ `matrix` + `shift`, with the covariance of what that leaves unexplained."""
+        matrix = matrix.double()
+        means = self.means.double() @ matrix + (0 if shift is None else shift.double())
+        added = 0 if residual is None else residual.double()
+        moved = replace(self, means=means.float())
+        if self.covariances is not None:
+            return replace(moved, covariances=(matrix.T @ self.covariances.double() @ matrix + added).float())
+        if self.shared is not None:
+            return replace(moved, shared=(matrix.T @ self.shared.double() @ matrix + added).float())
+        if self.variances is not None:  # the diagonal of what the whole covariance would become
+            diagonal = added if residual is None else torch.as_tensor(added).diagonal()
+            return replace(moved, variances=(self.variances.double() @ matrix**2 + diagonal).float())
+        return moved
+
+    # --- covariances that can be inverted, however few images there were
+
+    def pooled(self) -> Tensor:
+        """The mean covariance inside classes, by images: a matrix, or a diagonal."""
+        if self.shared is not None:
+            return self.shared.double()
+        each = self.covariances if self.covariances is not None else self.variances
+        if each is None:
+            raise ValueError("these class statistics are means alone")
+        share = self.counts.double() / self.counts.sum()
+        return torch.tensordot(share, each.double(), dims=1)
+
+    def shrunk(self, pooled: float = 0.0) -> Tensor:
+        """A covariance for each class that has an inverse, [classes, n, n] or [classes, n].
+
+        `pooled` of it is the mean over all classes. What is left is drawn towards an equal variance in all directions,
+        the more the fewer images there are for the features (oracle approximating shrinkage). Of a class with a single
+        image nothing is known but its mean: it gets the pooled covariance.
+        """
+        if not 0 <= pooled <= 1:
+            raise ValueError(f"the pooled share of a covariance is between 0 and 1, not {pooled}")
+        mean = self.pooled()
+        whole = shrink(mean, int(self.counts.sum()))
+        each = self.covariances if self.covariances is not None else self.variances
+        if each is None:
+            return whole.expand(len(self), *whole.shape)
+        own = torch.stack(
+            [
+                whole if count == 1 else shrink(value.double(), int(count))
+                for value, count in zip(each, self.counts, strict=True)
+            ]
+        )
+        return pooled * whole + (1 - pooled) * own
+
+    # --- what answers by them
+
+    def prototypes(self) -> PrototypeAnswer:
+        return PrototypeAnswer(means=self.means)
+
+    def gaussians(self, pooled: float = 0.0) -> GaussianAnswer | SharedGaussianAnswer:
+        """Normal distributions, with `pooled` of each covariance shared by all classes."""
+        if pooled == 1 or self.shared is not None:
+            mean = shrink(self.pooled(), int(self.counts.sum()))
+            return SharedGaussianAnswer(means=self.means, whitening=_whitening(mean[None])[0][0])
+        whitening, volumes = _whitening(self.shrunk(pooled))
+        return GaussianAnswer(means=self.means, whitening=whitening, log_volumes=volumes)
+
+    def sample(self, each: int, rng: torch.Generator, pooled: float = 0.0) -> tuple[Tensor, Tensor]:
+        """So many features of each class, drawn from its normal distribution, and their labels."""
+        classes, features = self.means.shape
+        noise = torch.randn(classes, each, features, generator=rng, device=rng.device, dtype=torch.double)
+        noise, covariances = noise.to(self.means.device), self.shrunk(pooled)
+        if covariances.ndim == 2:
+            spread = noise * covariances.sqrt()[:, None]
+        else:
+            spread = noise @ torch.linalg.cholesky(covariances).transpose(1, 2)
+        drawn = (self.means.double()[:, None] + spread).float().flatten(0, 1)
+        return drawn, torch.arange(classes, device=drawn.device).repeat_interleave(each)
+
+    # --- on disk
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], device: torch.device | str = "cpu") -> ClassStatistics:
+        """Raises ValueError for a state that is none."""
+        if {*state} - {*cls.__dataclass_fields__} or not {"counts", "means"} <= {*state}:
+            raise ValueError(f"class statistics do not consist of {', '.join(map(str, state))}")
+        if not all(isinstance(value, Tensor) for value in state.values()):
+            raise ValueError("class statistics are tensors")
+        return cls(**{name: value.to(device) for name, value in state.items()})
+
+
+def shrink(covariance: Tensor, images: int) -> Tensor:
+    """A covariance, or a diagonal of one, measured on so many images, drawn towards equal variance in all directions.
+
+    The share is that of oracle approximating shrinkage (Chen et al., 2010), which needs nothing but these two.
+    """
+    size = covariance.shape[-1]
+    diagonal = covariance if covariance.ndim == 1 else covariance.diagonal()
+    mean = diagonal.mean()
+    if not float(mean) > 0:  # all images alike
+        mean = torch.ones_like(mean)
+        return mean.expand(size).clone() if covariance.ndim == 1 else torch.eye(size).to(covariance)
+    squares, trace = (covariance**2).sum(), diagonal.sum()
+    spread = (images + 1 - 2 / size) * (squares - trace**2 / size)
+    share = ((1 - 2 / size) * squares + trace**2) / spread if float(spread) > 0 else torch.ones_like(mean)
+    share = share.clamp(0, 1)
+    target = mean.expand(size) if covariance.ndim == 1 else mean * torch.eye(size).to(covariance)
+    return (1 - share) * covariance + (share + LEAST) * target
+
+
+def _whitening(covariances: Tensor) -> tuple[Tensor, Tensor]:
+    """What makes independent numbers of variance one of each, and the logarithm of the volume that each takes."""
+    if covariances.ndim == 2:
+        return covariances.rsqrt(), covariances.log().sum(dim=1) / 2
+    lower = torch.linalg.cholesky(covariances)
+    identity = torch.eye(covariances.shape[-1]).to(covariances).expand_as(lower)
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
+    return inverse, lower.diagonal(dim1=1, dim2=2).log().sum(dim=1)

@@ -1,0 +1,141 @@
+"""`reverie learn` with a method that keeps class statistics: steps on folders, and what becomes of them."""
+
+import json
+
+import pytest
+import torch
+
+import reverie
+from reverie.errors import Interrupted
+from reverie.model.folder import STATISTICS, load_model
+from tests.support.images import write_digits
+from tests.support.models import assert_same_weights
+
+SETTINGS = ("train.epochs=6", "train.milestones=[4]", "train.batch_size=16", "data.size=8", "net.name=resnet8")
+STEPS = {"first": (0, 1, 2), "second": (3,), "third": (4, 5)}  # one of them of a single class
+
+
+def learn(place, folder, to, old=None, method="ldc", **given):
+    return reverie.learn_folder(
+        place / folder,
+        place / to,
+        old=place / old if old else None,
+        method=method,
+        settings=[setting for setting in SETTINGS if not old or not setting.startswith(("data.", "net."))],
+        device="cpu",
+        **given,
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Image folders, and the models of three steps in a row. Not to be changed."""
+    place = tmp_path_factory.mktemp("steps")
+    for name, digits in STEPS.items():
+        write_digits(place / name, digits, 30)
+    write_digits(place / "check", range(6), 10)
+    learn(place, "first", "one")
+    learn(place, "second", "two", old="one")
+    learn(place, "third", "three", old="two", check=place / "check")
+    return place
+
+
+def test_each_step_knows_more_and_is_judged(place):
+    model = load_model(place / "three")
+    assert model.classifier.class_names == ("0", "1", "2", "3", "4", "5")
+    assert len(model.statistics) == 6
+    assert model.classifier.answering_head.rows == 6
+    assert model.acceptance.new.images == 12
+    assert model.acceptance.check.images == 40
+    assert model.acceptance.new.accuracy > 0.5
+    assert reverie.score(place / "one", place / "first", device="cpu") > 0.9
+
+
+def test_the_ledger_and_the_card_say_what_is_kept_and_never_that_nothing_is(place):
+    model, card = load_model(place / "three"), (place / "three" / "README.md").read_text("utf-8")
+    for entry in model.ledger:
+        assert entry.keeps == "class statistics"
+        assert entry.images_kept == 0
+        assert entry.kept["class statistics"] == entry.kept_bytes
+    assert f"class statistics {model.ledger[-1].kept_bytes:,} bytes" in card
+    assert "nothing" not in card.partition("## Ledger")[2].partition("##")[0]
+
+
+def test_what_evaluate_says_is_what_the_report_said(place):
+    said = load_model(place / "three").acceptance.check_accuracy
+    found = reverie.evaluate(place / "three", place / "check", device="cpu")
+    assert (found.accuracy, found.images) == (said.accuracy, said.images)
+
+
+def test_confidence_is_a_probability(place):
+    probabilities = torch.from_numpy(reverie.predict_proba(place / "three", place / "check", device="cpu"))
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(60))
+    assert probabilities.max() > 0.4
+
+
+def test_stopped_in_a_stage_the_same_call_goes_on(place, tmp_path):
+    class Stop(reverie.Observer):
+        def stage_begins(self, stage):
+            if stage.name == "measure":
+                raise Interrupted
+
+    for observer in (Stop(), None):
+        stopped = observer is not None
+        with pytest.raises(Interrupted) if stopped else torch.no_grad():
+            reverie.learn_folder(
+                place / "second",
+                tmp_path / "two",
+                old=place / "one",
+                method="ldc",
+                settings=SETTINGS[:3],
+                device="cpu",
+                observer=observer,
+            )
+    assert_same_weights(load_model(tmp_path / "two"), load_model(place / "two"))
+
+
+def test_a_model_without_statistics_is_not_extended_by_a_method_that_needs_them(place, tmp_path):
+    learn(place, "second", "plain", old="one", method="lwf")
+    plain = load_model(place / "plain")
+    assert plain.statistics is None
+    assert plain.classifier.answering_head is None
+    assert not (place / "plain" / STATISTICS).exists()
+    with pytest.raises(reverie.UserError, match=r"'ldc' goes on from class statistics, and this model holds none"):
+        learn(place, "third", "more", old="plain")
+
+
+def test_what_another_method_leaves_behind_is_said(place, tmp_path, caplog):
+    reverie.learn_folder(
+        place / "third", tmp_path / "left", old=place / "one", method="lwf", settings=SETTINGS[:3], device="cpu"
+    )
+    assert "The head that answered until now, and the class statistics, are not for 'lwf'" in caplog.text
+
+
+def test_a_learner_in_memory_takes_its_statistics_along(place):
+    learner = reverie.load(place / "one", device="cpu", settings=SETTINGS[:3])
+    assert learner.method == "ldc"
+    learner.learn(place / "second")
+    assert_same_weights(learner.saved, load_model(place / "two"))
+    assert torch.equal(learner.saved.statistics.means, load_model(place / "two").statistics.means)
+
+
+def test_ridge_regression_extends_a_model_too(place):
+    method = "acil"
+    learn(place, "first", f"{method}-1", method=method)
+    report = learn(place, "third", f"{method}-2", old=f"{method}-1", method=method)
+    assert report.new.accuracy > 0.6
+    assert reverie.score(place / f"{method}-2", place / "first", device="cpu") > 0.7
+    with pytest.raises(reverie.UserError, match=r"cannot be extended with 'abd': its network has learned its first"):
+        learn(place, "second", "odd", old=f"{method}-2", method="abd")
+    settings = json.loads((place / f"{method}-2" / "config.json").read_text())
+    assert settings["files"][STATISTICS]["bytes"] > 2048 * 2048 * 4
+
+
+def test_statistics_of_other_classes_are_refused(place, tmp_path):
+    model = load_model(place / "two")
+    model.statistics = model.statistics.select(torch.tensor([0, 1]))
+    reverie.save_model(model, tmp_path / "odd")
+    with pytest.raises(
+        reverie.UserError, match=r"statistics\.safetensors is not what reverie writes \(statistics of 2"
+    ):
+        load_model(tmp_path / "odd")

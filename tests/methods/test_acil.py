@@ -1,0 +1,59 @@
+"""ACIL: the network rests after the first task, and the regression is that on all images at once."""
+
+import pytest
+import torch
+
+from reverie.learner.task_learner import TaskLearner
+from reverie.nets.heads import LinearAnswer, expand
+
+TASKS = 3
+
+
+@pytest.fixture
+def learned(tiny, tiny_stream):
+    """Three tasks, the images of all of them, and the network after the first."""
+    learner = TaskLearner.fresh(tiny("acil", "method.expansion=40", "method.ridge=0.5"), tiny_stream.preprocessing())
+    images, network = [], None
+    for task in list(tiny_stream)[:TASKS]:
+        images.append((task.images.read(torch.arange(task.size)), task.images.labels))
+        learner.learn(task)
+        network = network or {name: value.clone() for name, value in learner.classifier.backbone.state_dict().items()}
+    return learner, *(torch.cat(part) for part in zip(*images, strict=True)), network
+
+
+def test_only_the_first_task_changes_the_network(learned):
+    learner, *_, network = learned
+    for name, value in learner.classifier.backbone.state_dict().items():
+        assert torch.equal(value, network[name]), name
+
+
+def test_it_answers_as_ridge_regression_on_all_images_at_once(learned):
+    learner, pixels, labels, _ = learned
+    head = learner.classifier.answering_head
+    assert isinstance(head, LinearAnswer)
+    assert head.expansion.shape == (64, 40)
+    normalise = learner.method.augment.normalise
+    with torch.no_grad():
+        features = expand(learner.classifier.features(normalise(pixels)), head.expansion).double()
+    targets = torch.nn.functional.one_hot(labels, 2 * TASKS).double()
+    expected = torch.linalg.solve(features.T @ features + 0.5 * torch.eye(40), features.T @ targets)
+    torch.testing.assert_close(head.weight.double(), expected.T, rtol=0.02, atol=2e-3)
+
+
+def test_what_is_kept_is_counted_and_no_image_is(learned):
+    learner, *_ = learned
+    entry = learner.ledger[-1]
+    assert entry.keeps == "class statistics"
+    assert entry.kept["class statistics"] == entry.kept_bytes == 6 * 8 + 6 * 40 * 4 + 40 * 40 * 4
+    assert entry.kept["answering head"] > 0
+    assert entry.images_kept == 0
+    assert "images" in entry.not_kept
+
+
+def test_the_same_random_layer_serves_all_tasks_and_another_seed_has_another(tiny, tiny_stream):
+    def layer(seed):
+        learner = TaskLearner.fresh(tiny("acil", "train.epochs=1", seed=seed), tiny_stream.preprocessing())
+        return learner.method._expansion()
+
+    assert torch.equal(layer(0), layer(0))
+    assert not torch.equal(layer(0), layer(1))
