@@ -67,5 +67,5 @@ def run_demo(
     write_bytes(files[1], accuracy_plot(curves, "Handwritten digits, two classes at a time, no old image kept"))
     sheets = sorted((folder / f"abd-seed{seeds[0]}" / "tasks").glob("*/dreams.png"))
     shutil.copyfile(sheets[-1], files[2])
-    write_report(folder, files[3])
+    write_report(folder, files[3], overwrite=True)
     return Demo(rows, files, f"{PRESET}, {which}, percent")
