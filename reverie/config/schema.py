@@ -269,14 +269,14 @@ class Config:
         for key, value in settings.items():
             section, _, name = key.partition(".")
             if key == "keep":
-                changed["keep"] = value
+                changed["keep"] = as_plain(value)
             elif section not in (*SECTIONS, "method"):
                 raise UserError(f"Unknown section {section!r}.{nearest_key(section, [*SECTIONS, 'method'])}")
             elif name not in changed[section] or (section, name) == ("method", "name"):
                 known = [other for other in changed[section] if (section, other) != ("method", "name")]
                 raise UserError(f"Unknown key '{key}'.{nearest_key(name, known, f'{section}.')}")
             else:
-                changed[section][name] = value
+                changed[section][name] = as_plain(value)
         own = {key: both for key, both in self.own_values.items() if key not in settings}
         return Config.from_dict({**changed, "own_values": as_plain(own)})
 
@@ -329,13 +329,24 @@ SECTIONS = ("data", "stream", "augment", "net", "train", "dream", "coreset", "ev
 TRAINING_SECTIONS = ("data", "augment", "net", "train", "engine")  # that decide how a network is trained
 
 
+def check_config(config: object) -> None:
+    """A preset's name where a configuration is wanted would be told of far away, or not at all."""
+    if not isinstance(config, Config):
+        raise UserError(f"`config` is what `configure(...)` gives, such as configure('digits-5'), not {config!r:.60}.")
+
+
 def as_plain(value: Any) -> Any:
-    """A dataclass's values, or a mapping's, as JSON and YAML have them: tuples become lists."""
+    """A dataclass's values, or a mapping's, as JSON and YAML have them: tuples become lists, and so do arrays.
+
+    A number of numpy or torch becomes a plain one.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: as_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: as_plain(item) for key, item in value.items()}
-    return [as_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.data.stream import Stream, Task
 from reverie.engine.loop import Engine
-from reverie.engine.observer import Observer
+from reverie.engine.observer import Observer, as_observer
 from reverie.errors import Diverged, UserError
 from reverie.learner.checkpoint import Checkpoint, LearnerState, fits
 from reverie.learner.ledger import Ledger, LedgerEntry, plain_ledger, read_ledger
@@ -89,7 +89,7 @@ class TaskLearner:
             raise ValueError(f"the task begins at class {task.first_label}, but {self.classifier.seen} are known")
         self._check_shape(task.images)
         with self._memory_explained():
-            self._learn(task, observer or Observer(), checkpoint)
+            self._learn(task, as_observer(observer), checkpoint)
             self._note_statistics(task)
         self.method.end(task)
         self._write_ledger(task)

@@ -76,8 +76,8 @@ def write_report(
         reverie.write_report("runs/table-cifar100-10", "table.html")
 
     `runs` are folders of runs or of tables, or result files. A run that is broken or not finished is shown as far as it
-    goes, and the page says what is missing. `out` is a new file, or an earlier page; any other file is written over with
-    `overwrite` alone. Raises UserError where there is no run, or the page may not be written.
+    goes, and the page says what is missing. `out` is a new file or an earlier page; any other is written over only with
+    `overwrite=True`. Raises UserError where there is no run, or the page may not be written.
     """
     paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
     check_paths(paths)

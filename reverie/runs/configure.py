@@ -17,7 +17,7 @@ from reverie.config.layers import (
     setting_texts,
     values_of_its_own,
 )
-from reverie.config.schema import Config, CoresetConfig
+from reverie.config.schema import Config, CoresetConfig, check_config
 from reverie.data.images import Dataset
 from reverie.data.sources import read_dataset
 from reverie.data.stream import Stream, class_order, task_sizes
@@ -110,11 +110,13 @@ def load_dataset(
 
     Raises UserError where it is not there, or is damaged.
     """
+    check_config(config)
     return read_dataset(config.data, Path(data), reading, partial(choose_classes, config))
 
 
 def make_stream(config: Config, dataset: Dataset) -> Stream:
     """The data set cut into tasks, as the configuration says: `for task in stream`, `stream[:2].test()`."""
+    check_config(config)
     order = choose_classes(config, len(dataset.class_names))
     stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
     if config.stream.take and config.stream.take > len(stream):

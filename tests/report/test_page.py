@@ -132,7 +132,7 @@ def test_a_page_takes_the_place_of_an_earlier_page_and_of_nothing_else(small_tab
     page = write_report(run, tmp_path / "page.html")
     assert write_report([run, run], page) == page
     notes.write_text("<p>My own words.</p>")
-    with pytest.raises(UserError, match="notes.html exists already"):
+    with pytest.raises(UserError, match=r"notes.html exists already"):
         write_report(run, notes)
     assert notes.read_text() == "<p>My own words.</p>"
     write_report(run, notes, overwrite=True)

@@ -133,3 +133,9 @@ def test_more_tasks_than_there_are_are_refused():
     config = tiny_config("base", "stream.take=6")
     with pytest.raises(UserError, match=r"stream\.take asks for 6 tasks; there are 5"):
         make_stream(config, load_dataset(config))
+
+
+def test_a_name_in_the_place_of_a_configuration_is_a_mistake_that_says_what_to_call(tmp_path):
+    for call in (load_dataset, reverie.run, lambda config: make_stream(config, None)):
+        with pytest.raises(UserError, match=r"^`config` is what `configure\(...\)` gives, .*, not 'digits-5'\.$"):
+            call("digits-5")
