@@ -51,6 +51,12 @@ def learners_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_learner, "find_device", lambda name: find_device("cpu" if name == "auto" else name))
 
 
+@pytest.fixture(autouse=True)
+def short_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests train for an epoch or two on purpose: that no milestone lies within need not be said."""
+    monkeypatch.setattr("reverie.runs.configure.warn_of_a_constant_rate", lambda milestones, epochs: None)
+
+
 @pytest.fixture
 def tiny() -> Callable[..., Config]:
     """A configuration whose run takes seconds."""

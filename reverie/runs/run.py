@@ -27,7 +27,7 @@ from reverie.learner.dream_sheet import COLUMNS
 from reverie.learner.events import Event, PhaseBegins, PhaseEnds, RunBegins, RunEnds, TaskEnds, UpperBoundFound
 from reverie.learner.folder import RunFolder
 from reverie.learner.gallery import surest
-from reverie.learner.progress import showing_progress
+from reverie.learner.progress import showing_progress, where_it_goes_on
 from reverie.learner.session import Seconds, Session
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
@@ -156,6 +156,8 @@ class _Run:
         checkpoint = self.recorder.recover()
         self.recorder.sessions.append(self.session)
         first = checkpoint.task if checkpoint else 0
+        if checkpoint is not None:
+            self.observer.decided(where_it_goes_on(checkpoint, len(self.stream)))
         self.folder.events.write(
             RunBegins(
                 event="goes on" if checkpoint else "run begins",
