@@ -23,6 +23,8 @@ from reverie.config.schema import Config
 from reverie.data.images import MemoryImages
 from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Stream, Task
+from reverie.engine.device import find_device
+from reverie.learner import task_learner
 from reverie.learner.ledger import LedgerEntry
 from reverie.learner.task_learner import TaskLearner
 from reverie.model.job import learn_folder
@@ -41,6 +43,18 @@ settings.load_profile("repeatable")
 def repeatable() -> None:
     """The same random numbers whenever a test is run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def learners_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no device is named, also beside a GPU: figures are compared to the last bit."""
+    monkeypatch.setattr(task_learner, "find_device", lambda name: find_device("cpu" if name == "auto" else name))
+
+
+@pytest.fixture(autouse=True)
+def short_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests train for an epoch or two on purpose: that no milestone lies within need not be said."""
+    monkeypatch.setattr("reverie.runs.configure.warn_of_a_constant_rate", lambda milestones, epochs: None)
 
 
 @pytest.fixture

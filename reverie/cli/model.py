@@ -35,7 +35,7 @@ from reverie.cli.verbs import (
 from reverie.config.choices import ExportFormat, KnownClass, Library
 from reverie.engine.observer import Observers
 from reverie.errors import UserError
-from reverie.text import listing, or_dash, percent, plural
+from reverie.text import or_dash, percent
 
 if TYPE_CHECKING:
     from reverie.model.evaluation import Evaluation
@@ -239,11 +239,10 @@ def evaluate(
         print_json(made.as_dict())
     else:
         _print_evaluation(made)
-    if made.unknown:
-        files = plural(sum(made.unknown.values()), "file")
-        names = listing([*made.unknown])
-        errors.print(f"No class of the model, so left aside with the {files} inside: {names}.", soft_wrap=True)
-    _name_unreadable(made.unreadable)
+    for line in made.left_aside():
+        errors.print(line, soft_wrap=True)
+    if made.unreadable:
+        raise typer.Exit(1)
 
 
 @verb(MODELS, example="reverie dream flowers --out dreams.png")

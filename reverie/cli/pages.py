@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from reverie.cli.output import print_line
-from reverie.cli.verbs import PAGES, verb
+from reverie.cli.verbs import PAGES, Overwrite, verb
 
 Shown = Annotated[
     list[Path],
@@ -19,7 +19,8 @@ Shown = Annotated[
 @verb(PAGES, example="reverie report runs/demo --out page.html")
 def report(
     runs: Shown,
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("page.html"),
+    out: Annotated[Path, typer.Option(help="The page. An earlier one is replaced.")] = Path("page.html"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Gather runs, or a whole table, in one page that needs nothing else.
 
@@ -28,7 +29,7 @@ def report(
     """
     from reverie.report.page import write_report
 
-    print_line(write_report(runs, out))
+    print_line(write_report(runs, out, overwrite=overwrite))
 
 
 @verb(PAGES, example="reverie watch runs/demo")

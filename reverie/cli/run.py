@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from reverie.runs.result import Result
 
 
-@verb(EXPERIMENTS, example="reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100")
+@verb(
+    EXPERIMENTS,
+    example='reverie run cifar100-10 --method abd --seed 1 --set train.epochs=100 --set "train.milestones=[50, 80]"',
+    words={"`folder`": "--out"},
+)
 def run(
     preset: PresetArgument,
     method: Annotated[

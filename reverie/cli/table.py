@@ -146,7 +146,9 @@ def tune(
 
 @verb(EXPERIMENTS, example="reverie results --write README.md")
 def results(
-    folder: Annotated[Path, typer.Argument(help="Folders of result files, one a preset.")] = Path("results"),
+    folder: Annotated[
+        Path, typer.Argument(help="A run, a table, a folder of several, or folders of result files.")
+    ] = Path("results"),
     write: Annotated[
         Path | None, typer.Option(help="Renew the tables in this file: `<!-- results: NAME -->` … `<!-- /results -->`")
     ] = None,
@@ -154,19 +156,20 @@ def results(
 ) -> None:
     """Tables of finished runs, made from their result files and from nothing else.
 
-    Put a run's result.json under FOLDER/PRESET/, by any name. Runs of one method with several seeds make one row.
+    FOLDER is what `run` or `table` wrote, or a folder of those; or one that has result files under FOLDER/PRESET/, by
+    any name. Runs of one method with several seeds make one row.
     """
-    from reverie.tables.formats import renew_tables, result_folders, results_records, results_table
+    from reverie.tables.formats import records_of_results, renew_tables, results_by_name, results_table
 
-    inside = result_folders(folder)
+    found = results_by_name(folder)
     if write is not None:
         renew_tables(write, folder)
         progress_console(as_json).print(f"{write}", soft_wrap=True)
     if as_json:
-        print_json({inner.name: results_records(inner) for inner in inside})
+        print_json({name: records_of_results(its) for name, its in found.items()})
     elif write is None:
-        for inner in inside:
-            console.print(f"{inner.name}\n\n{results_table(inner)}", soft_wrap=True)
+        for name, its in found.items():
+            console.print(f"{name}\n\n{results_table(its)}", soft_wrap=True)
 
 
 @verb(EXPERIMENTS, example="reverie run digits-5")

@@ -129,16 +129,18 @@ def setting_texts(settings: Settings) -> tuple[str, ...]:
         return (settings,)
     if not isinstance(settings, Mapping):
         return tuple(settings)
-    return tuple(f"{key}={_value_text(value)}" for key, value in settings.items())
+    return tuple(f"{key}={_value_text(key, value)}" for key, value in settings.items())
 
 
-def _value_text(value: Any) -> str:
+def _value_text(key: str, value: Any) -> str:
     if isinstance(value, str) and _setting_value(value) == value:
         return value
     try:
         return json.dumps(as_plain(value), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        raise UserError(f"A setting is a number, text, true, false, null or a list, not {shortened(value)}.") from None
+        raise UserError(
+            f"{key} cannot be {shortened(value)}: a setting is a number, text, true, false, null or a list."
+        ) from None
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -390,14 +390,14 @@ class Config:
         for key, value in settings.items():
             section, _, name = key.partition(".")
             if key == "keep":
-                changed["keep"] = value
+                changed["keep"] = as_plain(value)
             elif section not in (*SECTIONS, "method"):
                 raise UserError(f"Unknown section {section!r}.{nearest_key(section, [*SECTIONS, 'method'])}")
             elif name not in changed[section] or (section, name) == ("method", "name"):
                 known = [other for other in changed[section] if (section, other) != ("method", "name")]
                 raise UserError(f"Unknown key '{key}'.{nearest_key(name, known, f'{section}.')}")
             else:
-                changed[section][name] = value
+                changed[section][name] = as_plain(value)
         if "net.weights" in settings and "net.weights_sha256" not in settings:
             changed["net"]["weights_sha256"] = None  # of the file that was
         own = {key: both for key, both in self.own_values.items() if key not in settings}
@@ -460,13 +460,24 @@ def _later_keys(section: type) -> dict[str, Any]:
     return {item.name: as_plain(item.default) for item in dataclasses.fields(section) if item.name in marked}
 
 
+def check_config(config: object) -> None:
+    """A preset's name where a configuration is wanted would be told of far away, or not at all."""
+    if not isinstance(config, Config):
+        raise UserError(f"`config` is what `configure(...)` gives, such as configure('digits-5'), not {config!r:.60}.")
+
+
 def as_plain(value: Any) -> Any:
-    """A dataclass's values, or a mapping's, as JSON and YAML have them: tuples become lists."""
+    """A dataclass's values, or a mapping's, as JSON and YAML have them: tuples become lists, and so do arrays.
+
+    A number of numpy or torch becomes a plain one.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: as_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: as_plain(item) for key, item in value.items()}
-    return [as_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -58,6 +58,7 @@ from reverie.runs.configure import configure, load_dataset, make_stream
 from reverie.runs.predictions import Predictions
 from reverie.runs.run import run as run_config
 from reverie.system import provenance
+from reverie.system.arguments import renaming_argument
 from reverie.system.files import read_state, write_bytes, write_json
 from reverie.tables.rows import method_title
 from reverie.text import first_line
@@ -385,6 +386,7 @@ def diagnose(
     return whole
 
 
+@renaming_argument("folder", "out")
 def diagnose_paper(
     preset: str = "cifar100-10",
     out: Path | str | None = None,

@@ -21,7 +21,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str | torch.device) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:1`, if it is there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reverie.errors import UserError
+
 if TYPE_CHECKING:
     from reverie.engine.phase import Phase, Stage
 
@@ -24,14 +26,17 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class TableProgress:
-    """How far a table has come: runs by what they are at."""
+    """How far a table has come: runs by what they are at.
+
+    `finished`, `failed`, `waiting` and the length of `running` come to `total`, the runs of the table.
+    """
 
     total: int
-    finished: int
+    finished: int  # those of earlier calls included
     failed: int
-    waiting: int
-    running: tuple[RunProgress, ...]
-    parallel: int
+    waiting: int  # for a process, or for another one to come to its end
+    running: tuple[RunProgress, ...]  # at work now
+    parallel: int  # as many as may be at work at a time
     seconds_left: float | None  # about; none before the first run has finished
 
 
@@ -98,12 +103,14 @@ class Observer:
 
     # --- a table: runs in processes of their own
 
-    def table_begins(self, table: TableProgress) -> None: ...
+    def table_begins(self, table: TableProgress) -> None:
+        """Before the first run; `table` says how many were finished before."""
 
     def table_waits(self, table: TableProgress) -> None:
         """Once a second."""
 
-    def run_begins(self, name: str, table: TableProgress) -> None: ...
+    def run_begins(self, name: str, table: TableProgress) -> None:
+        """A run of the table gets its process. `name` is that of its folder, in this call and the next ones."""
 
     def run_ends(self, name: str, accuracy: float, seconds: float, table: TableProgress) -> None:
         """`accuracy` after the last task; `seconds` of training, those of earlier starts included."""
@@ -115,11 +122,18 @@ class Observer:
         """Another process is at work on it: the table waits for that one to come to its end."""
 
 
+def as_observer(observer: Observer | None) -> Observer:
+    """One that does nothing where none is given. A class is a mistake that would show only later."""
+    if isinstance(observer, type):
+        raise UserError(f"`observer` is a class; make one of it: {observer.__name__}().")
+    return observer or Observer()
+
+
 class Observers(Observer):
     """Passes every call on to several observers, in order."""
 
     def __init__(self, *observers: Observer | None) -> None:
-        self.observers = [observer for observer in observers if observer is not None]
+        self.observers = [as_observer(observer) for observer in observers if observer is not None]
 
     def reading(self, done: int, total: int) -> None:
         for observer in self.observers:

@@ -20,7 +20,7 @@ from reverie.methods import find_method
 from reverie.system.files import SCRATCH, write_text
 from reverie.system.locks import LOCK, is_locked, locked_folder
 
-ANOTHER = "Choose another `out`."
+ANOTHER = "Choose another `folder`."
 log = logging.getLogger("reverie")
 
 

@@ -13,6 +13,7 @@ from reverie.engine.observer import Observer
 from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.dreamer import Dreamer
+from reverie.system.arguments import check_least
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def dream_of(
 
     `steps` are the dreamer's own; left out, as many as in the model's configuration. The model is left alone.
     """
+    check_least(1, per_class=per_class, steps=steps)
     settings = learner.config.dream
     if steps is not None:
         settings = replace(settings, steps=steps)

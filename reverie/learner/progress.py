@@ -14,6 +14,7 @@ from rich.text import Text
 
 from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import Phase, Stage
+from reverie.learner.checkpoint import Checkpoint
 from reverie.text import duration, percent
 
 SHORT = 12  # letters of losses that are not worth showing
@@ -118,6 +119,15 @@ class ConsoleProgress(Observer):
         if len(facts) <= room:
             return facts
         return f"{facts[: room - 1]}…" if room > SHORT else ""
+
+
+def where_it_goes_on(checkpoint: Checkpoint, tasks: int = 1) -> str:
+    """What an earlier start has left to go on from, for people."""
+    places = [f"task {checkpoint.task + 1} of {tasks}"] if tasks > 1 and checkpoint.task < tasks else []
+    if checkpoint.phase is not None:
+        places.append(f"phase {checkpoint.phase + 1}")
+        places.append(f"step {checkpoint.snapshot['done'] if checkpoint.snapshot else 0}")
+    return f"goes on from the last checkpoint: {', '.join(places) or 'all tasks are learned'}"
 
 
 @contextmanager

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from reverie import seeding
-from reverie.config.schema import Config
+from reverie.config.schema import Config, check_config
 from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.data.stream import Stream, Task
-from reverie.engine.device import synchronise
+from reverie.engine.device import find_device, synchronise
 from reverie.engine.loop import Engine
-from reverie.engine.observer import Observer
+from reverie.engine.observer import Observer, as_observer
 from reverie.engine.phase import Stage
 from reverie.errors import Diverged, UserError
 from reverie.learner.checkpoint import Checkpoint, LearnerState, fits
@@ -35,7 +35,7 @@ from reverie.nets.statistics import noting, noting_layers
 from reverie.nets.weights import start_backbone
 from reverie.system.records import as_record
 from reverie.system.states import first_difference
-from reverie.text import first_line, plural
+from reverie.text import first_line, plural, shortened
 
 BEGIN_ANEW = "Delete it to begin anew."
 log = logging.getLogger("reverie")
@@ -59,9 +59,10 @@ class TaskLearner:
         print(learner.score(stream[: task.index + 1].test()))
     """
 
-    def __init__(self, config: Config, classifier: Classifier, device: torch.device | str = "cpu") -> None:
+    def __init__(self, config: Config, classifier: Classifier, device: torch.device | str = "auto") -> None:
+        check_config(config)
         self.config = config
-        self.device = torch.device(device)
+        self.device = find_device(device)
         self.classifier = classifier.to(self.device)
         self.method = find_method(config.method)(self.classifier, config, self.device)
         self.engine = Engine(self.device, config.engine.precision, config.engine.capture, config.engine.compile)
@@ -69,9 +70,10 @@ class TaskLearner:
 
     @classmethod
     def fresh(
-        cls, config: Config, preprocessing: Preprocessing, classes: int = 0, device: torch.device | str = "cpu"
+        cls, config: Config, preprocessing: Preprocessing, classes: int = 0, device: torch.device | str = "auto"
     ) -> TaskLearner:
         """A learner that knows nothing yet. `classes` (in all) only matters to a head with all rows from the start."""
+        check_config(config)
         if not find_method(config.method).normalised:
             preprocessing = preprocessing.without_normalisation()
         with seeding.initialising(config.seed, "backbone"):
@@ -82,7 +84,7 @@ class TaskLearner:
         return cls(config, Classifier(backbone, preprocessing, config.seed, rows), device)
 
     @classmethod
-    def for_stream(cls, config: Config, stream: Stream, device: torch.device | str = "cpu") -> TaskLearner:
+    def for_stream(cls, config: Config, stream: Stream, device: torch.device | str = "auto") -> TaskLearner:
         """A learner that knows nothing yet, for the images of a stream."""
         learner = cls.fresh(config, stream.preprocessing(), stream.classes_in_all, device)
         learner.engine.repeats = len(stream)
@@ -94,9 +96,12 @@ class TaskLearner:
         With `checkpoint`, go on where an earlier call was interrupted; `prepare` must have been called before.
         """
         if task.first_label != self.classifier.seen:
-            raise ValueError(f"the task begins at class {task.first_label}, but {self.classifier.seen} are known")
+            raise UserError(
+                f"The task begins at class {task.first_label}, but {self.classifier.seen} are known. Learn the tasks "
+                "of a stream in their order, each of them once."
+            )
         self._check_shape(task.images)
-        observer = observer or Observer()
+        observer = as_observer(observer)
         with self._memory_explained():
             self._learn(task, observer, checkpoint)
             began = time.monotonic()
@@ -208,6 +213,10 @@ class TaskLearner:
 
     def score(self, images: Images) -> float:
         """The share of labelled images that is named rightly, among all classes seen."""
+        if not hasattr(images, "labels"):
+            raise UserError(
+                f"`images` are labelled, such as stream[:1].test(), not {shortened(images)}. `evaluate` takes a folder."
+            )
         guesses = torch.cat([logits.argmax(dim=1) for logits in self.logits(images)])
         return float((guesses == images.labels).double().mean())
 

@@ -60,6 +60,11 @@ def method_names() -> list[str]:
     return [*BUILT_IN, *sorted({*plugin_names(METHODS), *_registered} - {*BUILT_IN})]
 
 
+def is_of_this_process(name: str) -> bool:
+    """Is it a method by `register_method` alone, of which other processes know nothing?"""
+    return name in _registered and name not in {entry.name for entry in entry_points(group=GROUP)}
+
+
 def methods_that_load() -> list[str]:
     """All of them, but for those of other packages that are broken: these are warned of."""
     found = []

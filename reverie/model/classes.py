@@ -18,6 +18,7 @@ from reverie.data.class_names import folded
 from reverie.errors import UserError
 from reverie.learner.ledger import Ledger, LedgerEntry
 from reverie.model.folder import load_model, model_digest, read_model, save_model
+from reverie.model.opening import AnyModel, model_folder, open_model
 from reverie.model.saved import SavedModel
 from reverie.nets.classifier import Classifier
 from reverie.system import provenance
@@ -111,9 +112,9 @@ def parse_renames(texts: Iterable[str], class_names: Sequence[str]) -> dict[str,
     return names
 
 
-def list_classes(model: Path | str) -> list[ClassHistory]:
-    """What the model in a folder knows, and since when."""
-    saved = load_model(model)
+def list_classes(model: AnyModel) -> list[ClassHistory]:
+    """What a model knows, and since when: one in a folder, or one that is loaded."""
+    saved = open_model(model)
     return class_histories(saved.classifier.class_names, saved.ledger)
 
 
@@ -129,8 +130,8 @@ def change_classes(
         reverie.change_classes("flowers", rename={"tulp": "tulip"}, remove=["weeds"], to="flowers-3")
 
     Renames may also be texts, as on the command line: `["tulp=tulip"]`. Gives what the model knows then. A removed
-    class is never predicted again; docs/serving.md says what that means. Raises UserError where a class is not known,
-    or nothing would change.
+    class is never predicted again; docs/serving.md says what that means. Where nothing changes, the folder stays as it
+    is. Raises UserError where a class is not known, or nothing would be written into `to`.
     """
     removed = [remove] if isinstance(remove, str) else list(remove)
 
@@ -141,7 +142,8 @@ def change_classes(
         names = rename if isinstance(rename, Mapping) else parse_renames(rename, made.classifier.class_names)
         return rename_classes(made, names)
 
-    saved, is_changed = change_model(Path(model), make, Path(to) if to is not None else None)
+    folder = model_folder(model, "A Learner has rename(...) and remove(...).")
+    saved, is_changed = change_model(folder, make, Path(to) if to is not None else None)
     if to is not None and not is_changed:
         raise UserError("There is nothing to write into `to`: no class gets another name, and none is removed.")
     return class_histories(saved.classifier.class_names, saved.ledger)
@@ -161,6 +163,8 @@ def change_model(
         made = replace(made, lineage=(*saved.lineage, digest))
         if to is None and model_digest(folder) != digest:  # by one that asks for no lock
             raise UserError(f"{folder} was changed by another process, and stays as it is now. Repeat the command.")
+        if to is not None and to.exists():
+            raise UserError(f"{to} exists already, and stays as it is. Choose another `to`.")
         save_model(made, to or folder, overwrite=to is None)
     return made, True
 

@@ -17,7 +17,9 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.metrics import CALIBRATION_BINS, calibration_error
 from reverie.model.classes import newest_classes
 from reverie.model.inference import FileReader, PixelReader, top_classes
-from reverie.text import did_you_mean, percent
+from reverie.text import did_you_mean, listing, percent, plural
+
+SHOWN = 10  # mistakes, and things left aside, that are printed
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,24 @@ class Evaluation:
         found.append(f"expected calibration error {percent(self.calibration_error)} ({CALIBRATION_BINS} bins)")
         return found
 
+    def left_aside(self) -> list[str]:
+        """What was not looked at, and why: a line for all folders of no class, and one for each unreadable file."""
+        lines = [f"{file} {problem}; passed over." for file, problem in self.unreadable.items()]
+        if not self.unknown:
+            return lines
+        files = plural(sum(self.unknown.values()), "file")
+        return [f"No class of the model, so left aside with the {files} inside: {listing([*self.unknown])}.", *lines]
+
     def __str__(self) -> str:
         classes = [f"  {name}: {percent(share)} of {images}" for name, (images, share) in self.by_class().items()]
-        return "\n".join([*self.lines(), *classes])
+        mistakes = [f"  {actual} taken for {taken}: {count}" for actual, taken, count in self.mistakes()]
+        return "\n".join([*self.lines(), *classes, *first_few(mistakes), *first_few(self.left_aside())])
+
+
+def first_few(lines: Sequence[str]) -> list[str]:
+    """As many as a person reads; `as_dict` has all."""
+    more = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
 
 
 def evaluate_images(

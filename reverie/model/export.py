@@ -27,7 +27,7 @@ from reverie import seeding
 from reverie.config.choices import ExportFormat
 from reverie.data.preprocessing import Normaliser
 from reverie.errors import UserError
-from reverie.model.folder import load_model
+from reverie.model.opening import AnyModel, open_model
 from reverie.model.saved import SavedModel
 from reverie.nets.classifier import Classifier
 from reverie.system.files import check_target, write_bytes
@@ -78,19 +78,19 @@ class Served(nn.Module):
 
 
 def export_model(
-    model: Path | str | SavedModel, to: ExportFormat, out: Path | str | None = None, *, overwrite: bool = False
+    model: AnyModel, to: ExportFormat, out: Path | str | None = None, *, overwrite: bool = False
 ) -> Exported:
     """Write a model as one file that is served without reverie, after its predictions were compared with PyTorch's.
 
         reverie.export_model("flowers", "onnx", "flowers.onnx")
 
-    `to` is "onnx", for onnxruntime and others, or "torch" (torch.export). `out` is the file; left out, it is named
-    after the model's folder. Raises UserError where packages are missing, or the network cannot be exported.
+    `model` is a folder, or a learner. `to` is "onnx", for onnxruntime and others, or "torch" (torch.export). `out` is
+    the file; left out, it is named after the model's folder. Raises UserError where packages are missing, or the
+    network cannot be exported.
     """
     if to not in get_args(ExportFormat):
         raise UserError(f"A model is exported to {' or '.join(get_args(ExportFormat))}, not {to!r}.")
-    folder = None if isinstance(model, SavedModel) else Path(model)
-    saved = model if isinstance(model, SavedModel) else load_model(model)
+    folder, saved = Path(model) if isinstance(model, str | Path) else None, open_model(model)
     file = Path(out) if out is not None else Path(f"{folder.resolve().name if folder else 'model'}{SUFFIXES[to]}")
     if file.suffix.lower() in {*SUFFIXES.values()} - {SUFFIXES[to]}:
         raise UserError(f'With `to="{to}"`, {file} should end in {SUFFIXES[to]}.')

@@ -36,7 +36,7 @@ from reverie.nets.weights import as_state_of
 from reverie.system.files import json_bytes, text_bytes, write_bytes, write_folder
 from reverie.system.plugins import BACKBONES, HEADS, KINDS, plugin_names, plugin_package
 from reverie.system.records import Record, as_record, parse_record
-from reverie.text import first_line
+from reverie.text import did_you_mean, first_line
 from reverie.version import __version__
 
 SCHEMA = 2
@@ -179,7 +179,9 @@ def _refuse_loss(folder: Path, overwrite: bool) -> None:
     if not folder.exists():
         return
     if not overwrite:
-        raise UserError(f"{folder} exists already. Choose another folder, so that nothing is lost.")
+        raise UserError(
+            f"{folder} exists already. Choose another folder, so that nothing is lost, or say `overwrite=True`."
+        )
     others = sorted(entry.name for entry in folder.iterdir() if entry.name not in FILES) if folder.is_dir() else ["it"]
     if others:
         raise UserError(f"{folder} is not a model folder alone ({others[0]!r} is none of its files). Choose another.")
@@ -255,7 +257,7 @@ def _read_config(folder: Path) -> ModelConfig:
     """`config.json`, of this or an older schema, found to be as it was written."""
     with explaining("read", READABLE):
         if not (folder / SETTINGS).is_file():
-            raise UserError(f"{folder} is not a model folder: it has no {SETTINGS}.")
+            raise UserError(_why_no_model(folder))
     raw = _unchanged(folder, SETTINGS, None)
     with _blaming(folder, SETTINGS):
         values = json.loads(raw)
@@ -266,6 +268,15 @@ def _read_config(folder: Path) -> ModelConfig:
         raise _damaged(folder, f"{SETTINGS} has been changed since it was written")
     with _blaming(folder, SETTINGS, also=UserError):
         return as_record(ModelConfig, _upgraded(values, _sha256(raw)) if schema == 1 else values)
+
+
+def _why_no_model(folder: Path) -> str:
+    if not folder.exists():
+        beside = [entry.parent.name for entry in folder.parent.glob(f"*/{SETTINGS}")]
+        return f"There is no model folder {folder}.{did_you_mean(folder.name, beside)}"
+    if (folder / "model" / SETTINGS).is_file():
+        return f"{folder} is not a model folder; the run's model is in {folder / 'model'}."
+    return f"{folder} is not a model folder: it has no {SETTINGS}."
 
 
 def _upgraded(values: Mapping[str, Any], digest: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Using a model as one call: for a model folder, or for a learner that is there already."""
+"""Using a model as one call: for a model folder, or for a learner or a model that is loaded already."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from reverie.learner.gallery import Dreams
 from reverie.model.evaluation import Evaluation
 from reverie.model.inference import Prediction
 from reverie.model.learner import Learner, load
+from reverie.model.opening import AnyModel, open_model
 from reverie.system.files import check_target, write_bytes
 
-Model = Learner | Path | str
+Model = AnyModel
 
 
 def _learner(model: Model, device: str) -> Learner:
-    return model if isinstance(model, Learner) else load(model, device)
+    if isinstance(model, Learner):
+        return model
+    return load(model, device) if isinstance(model, str | Path) else Learner.of(open_model(model), device=device)
 
 
 def predict(
@@ -90,7 +93,7 @@ def dream(
     if file is not None:
         if file.suffix.lower() != ".png" and not file.is_dir():
             raise UserError(f"The picture is a PNG, so {file} should end in .png.")
-        check_target(file, overwrite, None if isinstance(model, Learner) else Path(model))
+        check_target(file, overwrite, Path(model) if isinstance(model, str | Path) else None)
     dreams = _learner(model, device).dream(per_class, steps=steps, seed=seed, progress=progress)
     if file is not None:
         write_bytes(file, dreams.sheet())

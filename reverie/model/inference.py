@@ -16,6 +16,7 @@ from reverie.data.images import Images, images_at_once
 from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError, explaining
 from reverie.learner.task_learner import TaskLearner
+from reverie.system.arguments import check_least
 from reverie.text import percent
 
 Paths = Path | str | Sequence[Path | str]
@@ -58,8 +59,7 @@ def predict_images(
     `images` are files and folders (all files below are read), or pixels as `TaskLearner.predict` takes them. A
     prediction is rejected where even the likeliest class is less probable than `reject`.
     """
-    if top < 1:
-        raise UserError(f"`top` is at least 1, not {top}.")
+    check_least(1, top=top)
     sources, reader = open_images(learner, images)
     names, found = learner.classifier.class_names, dict[int, Prediction]()
     for row, labels, probabilities in top_classes(learner, reader, top, progress):

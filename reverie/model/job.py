@@ -20,7 +20,7 @@ from reverie.engine.observer import Observer, Observers
 from reverie.errors import Diverged, UserError, explaining
 from reverie.learner.checkpoint import Recorder
 from reverie.learner.folder import RunFolder
-from reverie.learner.progress import showing_progress
+from reverie.learner.progress import showing_progress, where_it_goes_on
 from reverie.model import defaults
 from reverie.model.acceptance import Acceptance
 from reverie.model.budget import within_budget
@@ -131,6 +131,8 @@ class _Job:
     ) -> tuple[SavedModel, Acceptance]:
         recorder = Recorder(self.folder, self.checkpoint_seconds, self.device)
         checkpoint = recorder.recover()
+        if checkpoint is not None:
+            observer.decided(where_it_goes_on(checkpoint))
         recorder.tasks = 1
         recorder.begin_task(0)
         with on_stop_signal(recorder.request_stop):

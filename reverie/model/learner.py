@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +32,7 @@ from reverie.model.acceptance import Acceptance
 from reverie.model.adoption import first_step_by_others
 from reverie.model.budget import within_budget
 from reverie.model.classes import remove_classes, rename_classes
-from reverie.model.evaluation import Evaluation, evaluate_images
+from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
 from reverie.model.saved import SavedModel
@@ -39,6 +40,7 @@ from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_i
 from reverie.nets.surgery import adopt_module
 from reverie.text import did_you_mean
 
+log = logging.getLogger("reverie")
 ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 
 
@@ -206,8 +208,14 @@ class Learner:
         return found
 
     def score(self, images: Any, labels: Sequence[Any] | None = None, *, names: Sequence[str] | None = None) -> float:
-        """The share of labelled images that is named rightly: of a folder, of images and labels, of a torch Dataset."""
-        return self.evaluate(images if labels is None else (images, labels), names=names).accuracy
+        """The share of labelled images that is named rightly: of a folder, of images and labels, of a torch Dataset.
+
+        Folders of no class and files that cannot be read are warned of, and do not count.
+        """
+        found = self.evaluate(images if labels is None else (images, labels), names=names)
+        for line in first_few(found.left_aside()):
+            log.warning("%s", line)
+        return found.accuracy
 
     def evaluate(
         self,
@@ -261,7 +269,10 @@ class Learner:
         return shown.read(rows)
 
     def save(self, folder: Path | str, overwrite: bool = False) -> None:
-        """Write a model folder: weights, classes, preprocessing, a card, and the ledger."""
+        """Write a model folder: weights, classes, preprocessing, a card, and the ledger.
+
+        Another model folder is written over with `overwrite=True`. Raises UserError where there is something already.
+        """
         self._digest = save_model(self.saved, folder, overwrite=overwrite)
 
 

@@ -297,7 +297,8 @@ def _shape(
         return size, asked_net, defaults.choose_augmentation(size, colourful)
     size, net = before.classifier.preprocessing.size, before.config.net.name
     if (asked_size or size, asked_net or net) != (size, net):
-        raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave size and net out.")
+        other = "data.size" if (asked_net or net) == net else "`backbone` (net.name)"
+        raise UserError(f"The model is a {net} for {size}×{size} pixels, and stays one. Leave {other} out.")
     if before.config.preset == ADOPTED:  # of which nobody knows how it was trained
         return size, net, defaults.choose_augmentation(size, colourful)
     return size, net, before.config.augment

@@ -16,6 +16,7 @@ from reverie.report.page import write_report
 from reverie.report.plots import accuracy_plot
 from reverie.runs.configure import configure
 from reverie.runs.run import run
+from reverie.system.arguments import as_seeds, renaming_argument
 from reverie.system.files import write_bytes, write_text
 from reverie.tables.formats import rows_as_markdown
 from reverie.tables.rows import Row, rows_of
@@ -39,6 +40,7 @@ class Demo:
         return f"{self.caption}\n\n{rows_as_markdown(self.rows)}"
 
 
+@renaming_argument("folder", "out")
 def run_demo(
     seeds: Sequence[int] = (0,),
     out: Path | str = "runs/demo",
@@ -53,7 +55,7 @@ def run_demo(
     Runs what is not finished yet. Writes a table, a plot of accuracy by task, a sheet of the digits that ABD dreamed,
     and a page that shows all of it and more.
     """
-    folder, results = Path(out), []
+    folder, results, seeds = Path(out), [], as_seeds(seeds)
     for seed in seeds:
         for method in METHODS:
             config = configure(PRESET, method, seed=seed)
@@ -67,5 +69,5 @@ def run_demo(
     write_bytes(files[1], accuracy_plot(curves, "Handwritten digits, two classes at a time, no old image kept"))
     sheets = sorted((folder / f"abd-seed{seeds[0]}" / "tasks").glob("*/dreams.png"))
     shutil.copyfile(sheets[-1], files[2])
-    write_report(folder, files[3])
+    write_report(folder, files[3], overwrite=True)
     return Demo(rows, files, f"{PRESET}, {which}, percent")

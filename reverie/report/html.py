@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -44,6 +45,11 @@ def whole_page(page: Page, watching: bool = False) -> str:
             made=f"reverie {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     )
+
+
+def is_page(file: Path) -> bool:
+    """Is it a page that this or an earlier version wrote?"""
+    return file.is_file() and b"<footer>Made by reverie " in file.read_bytes()
 
 
 def page_body(page: Page) -> dict[str, Any]:

@@ -29,9 +29,9 @@ from reverie.report.blocks import (
     spans_much,
 )
 from reverie.report.comparison import side_by_side
-from reverie.report.html import whole_page
+from reverie.report.html import is_page, whole_page
 from reverie.report.run_reader import RunView, is_run, runs_in
-from reverie.system.files import write_text
+from reverie.system.files import check_target, write_text
 from reverie.tables.formats import Section
 from reverie.tables.rows import Row, mean_percent
 from reverie.text import DASH, byte_size, shortened
@@ -69,19 +69,23 @@ def check_paths(paths: Sequence[Path]) -> None:
                 raise UserError(f"There is no run in {path}. Name the folder of a run or of a table.")
 
 
-def write_report(runs: Sequence[Path | str] | Path | str, out: Path | str = "page.html") -> Path:
+def write_report(
+    runs: Sequence[Path | str] | Path | str, out: Path | str = "page.html", *, overwrite: bool = False
+) -> Path:
     """Gather runs, or a whole table, in one HTML page that needs nothing else; gives its file.
 
         reverie.write_report("runs/table-cifar100-10", "table.html")
 
     `runs` are folders of runs or of tables, or result files. A run that is broken or not finished is shown as far as it
-    goes, and the page says what is missing. Raises UserError where there is no run.
+    goes, and the page says what is missing. `out` is a new file or an earlier page; any other is written over only with
+    `overwrite=True`. Raises UserError where there is no run, or the page may not be written.
     """
     paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
     check_paths(paths)
-    page, file = whole_page(make_page(paths)), Path(out)
+    file = Path(out)
     with explaining("written", "Choose another `out`."):
-        write_text(file, page)
+        check_target(file, overwrite or is_page(file))
+        write_text(file, whole_page(make_page(paths)))
     return file
 
 

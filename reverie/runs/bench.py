@@ -29,6 +29,7 @@ from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import methods_that_load
 from reverie.runs.configure import configure, make_stream
+from reverie.system.arguments import as_names, check_least
 from reverie.system.provenance import Environment, environment
 from reverie.system.records import Record
 from reverie.text import DASH, did_you_mean, markdown_table
@@ -109,27 +110,31 @@ Report = Callable[[str, str], None]  # told what is measured now, and how far it
 
 def measure_speed(
     preset: str = "cifar100-10",
-    methods: Sequence[str] = ("base", "lwf", "deepinversion", "abd"),
+    methods: Sequence[str] | str = ("base", "lwf", "deepinversion", "abd"),
     *,
     tasks: Sequence[int] | None = None,
-    modes: Sequence[str] = ("fp32", "tf32", "fast"),
+    modes: Sequence[str] | str = ("fp32", "tf32", "fast"),
     steps: int = 100,
     settings: Settings = (),
     device: str = "auto",
     command: str = "",
     report: Report = lambda what, step: None,
 ) -> SpeedReport:
-    """Time `steps` training steps of every phase, for each method (or `["all"]`), task and mode of the engine.
+    """Time `steps` training steps of every phase, for each method (or "all"), task and mode of the engine.
 
     `tasks` are counted from 1; left out, they are the second and the last. On a CPU there is one mode, `fp32`.
+    `command` is what the report calls its origin. `report(what, step)` is called as the work goes on: what is measured,
+    and how far that is, or nothing when it begins. Raises UserError for a preset, method or mode that there is not.
     """
-    where = find_device(device)
+    check_least(1, steps=steps)
+    where, modes = find_device(device), as_names(modes, "modes")
+    names = as_names(methods, "methods")
     for mode in modes:
         if mode not in MODES:
             raise UserError(f"`modes` takes {', '.join(MODES)}, not {mode!r}.{did_you_mean(mode, MODES)}")
     chosen = [MODES[mode] for mode in modes] if where.type == "cuda" else [MODES["fp32"]]
     made: list[Measurement] = []
-    for method in methods_that_load() if list(methods) == ["all"] else methods:
+    for method in methods_that_load() if names == ["all"] else names:
         config = configure(preset, method, settings=settings)
         stream = make_stream(config, noise_dataset(config))
         numbers = sorted({min(2, len(stream)), len(stream)}) if tasks is None else tasks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,13 +19,16 @@ from reverie.config.layers import (
     setting_texts,
     values_of_its_own,
 )
-from reverie.config.schema import Config, CoresetConfig
+from reverie.config.schema import Config, CoresetConfig, check_config
 from reverie.data.images import Dataset
 from reverie.data.sources import read_dataset
 from reverie.data.stream import Stream, class_order, task_sizes
 from reverie.errors import UserError
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.keeps import Keeps
+from reverie.text import plural
+
+log = logging.getLogger("reverie")
 
 
 def configure(
@@ -38,7 +43,7 @@ def configure(
 
         configure("cifar100-10", "abd", seed=1, settings={"train.epochs": 100, "train.milestones": [50, 80]})
 
-    Settings may also be written as on the command line: `["train.epochs=100"]`. Raises UserError for a preset, a
+    Settings may also be written as on the command line: `["train.lr=0.05"]`. Raises UserError for a preset, a
     method, a key or a value that cannot be.
     """
 
@@ -58,7 +63,19 @@ def configure(
     own_values = values_of_its_own(chosen, load(UPPER_BOUND, False))
     if Keeps.CORESET not in find_method(method).keeps:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
+    milestones, epochs = chosen.train.milestones, chosen.train.epochs
+    if milestones and min(milestones) >= epochs and "train.milestones" not in setting_keys(settings):
+        warn_of_a_constant_rate(tuple(milestones), epochs)
     return replace(chosen, own_values=own_values)
+
+
+@functools.cache  # once a process: a table configures each of its runs
+def warn_of_a_constant_rate(milestones: tuple[int, ...], epochs: int) -> None:
+    log.warning(
+        "No milestone of %s lies within %s, so the learning rate never falls; set train.milestones, too.",
+        list(milestones),
+        plural(epochs, "epoch"),
+    )
 
 
 @dataclass(frozen=True)
@@ -110,11 +127,13 @@ def load_dataset(
 
     Raises UserError where it is not there, or is damaged.
     """
+    check_config(config)
     return read_dataset(config.data, Path(data), reading, partial(choose_classes, config))
 
 
 def make_stream(config: Config, dataset: Dataset) -> Stream:
     """The data set cut into tasks, as the configuration says: `for task in stream`, `stream[:2].test()`."""
+    check_config(config)
     order = choose_classes(config, len(dataset.class_names))
     stream = Stream(dataset, order, task_sizes(config.stream.split, len(order)))
     if config.stream.take and config.stream.take > len(stream):

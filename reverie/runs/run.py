@@ -15,7 +15,7 @@ from rich.console import Console
 
 from reverie.compile import warm_up_compiler
 from reverie.config.choices import UPPER_BOUND
-from reverie.config.schema import Config
+from reverie.config.schema import Config, check_config
 from reverie.data.images import Dataset
 from reverie.data.stream import Stream, Task
 from reverie.engine.device import find_device
@@ -27,7 +27,7 @@ from reverie.learner.dream_sheet import COLUMNS
 from reverie.learner.events import Event, PhaseBegins, PhaseEnds, RunBegins, RunEnds, TaskEnds, UpperBoundFound
 from reverie.learner.folder import RunFolder
 from reverie.learner.gallery import surest
-from reverie.learner.progress import showing_progress
+from reverie.learner.progress import showing_progress, where_it_goes_on
 from reverie.learner.session import Seconds, Session
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
@@ -41,6 +41,7 @@ from reverie.runs.predictions import Predictions, disagreement, predict_test_ima
 from reverie.runs.result import SCHEMA, EngineSwitches, PhaseCost, Result, TimeSpent
 from reverie.runs.shared import UpperBoundEntry, UpperBounds
 from reverie.system import provenance
+from reverie.system.arguments import check_least
 from reverie.system.files import write_bytes, write_json, write_state
 from reverie.system.signals import on_stop_signal
 
@@ -74,6 +75,8 @@ def run(
     Raises UserError for what a person can mend (a folder of another run, data that are not there), `Interrupted` after
     Ctrl-C, when everything so far is saved, and `Diverged` where a loss is no longer a number.
     """
+    check_config(config)
+    check_least(0, checkpoint_seconds=checkpoint_seconds)
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     with showing_progress(progress, f"{config.preset} {config.method}") as display:
@@ -153,6 +156,8 @@ class _Run:
         checkpoint = self.recorder.recover()
         self.recorder.sessions.append(self.session)
         first = checkpoint.task if checkpoint else 0
+        if checkpoint is not None:
+            self.observer.decided(where_it_goes_on(checkpoint, len(self.stream)))
         self.folder.events.write(
             RunBegins(
                 event="goes on" if checkpoint else "run begins",

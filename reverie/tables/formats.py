@@ -136,21 +136,33 @@ def _latex(text: str) -> str:
 
 # --- tables made of result files
 
+NO_RESULTS = ("table.json", "tune.json", "diagnosis.json")  # which lie beside runs
+
 _BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
 def load_results(folder: Path | str) -> list[Result]:
-    """The result files (*.json) in a folder, by method and seed. Raises UserError for a file that is none.
+    """The results in a folder, by method and seed: of a run, of a table, of several of them, or result files.
 
-    for result in reverie.load_results("results/cifar100-10"):
-        print(result.method, result.seed, result.metrics.final_accuracy)
+        for result in reverie.load_results("runs/table-cifar100-10"):
+            print(result.method, result.seed, result.metrics.final_accuracy)
+
+    A run that is not finished has none. Raises UserError where there are none, and for a file (*.json) that is none.
     """
-    files = sorted(Path(folder).glob("*.json"))
+    files = _result_files(Path(folder))
     if not files:
-        raise UserError(f"There are no result files (*.json) in {folder}.")
+        raise UserError(f"There are no result files (*.json) in {folder}, and no finished runs.")
     found = [_read(file) for file in files]
     order = [*method_names(), *sorted({result.method for result in found})]  # also those that are not installed here
     return sorted(found, key=lambda result: (order.index(result.method), result.seed))
+
+
+def _result_files(folder: Path) -> list[Path]:
+    """Those in the folder itself, of its runs, and of the runs of its tables."""
+    if folder.is_file():
+        return [folder]
+    plain = [file for file in sorted(folder.glob("*.json")) if file.name not in NO_RESULTS]
+    return [*plain, *sorted(folder.glob("*/result.json")), *sorted(folder.glob("*/*/result.json"))]
 
 
 def _read(file: Path) -> Result:
@@ -160,20 +172,54 @@ def _read(file: Path) -> Result:
         raise UserError(f"{file} is not the result of a run. {error}") from None
 
 
-def result_folders(folder: Path | str = "results") -> list[Path]:
-    """The folders of result files below a folder, one a preset."""
+def results_by_name(folder: Path | str = "results") -> dict[str, list[Result]]:
+    """The results below a folder by preset; or by folder, where each holds result files (results/NAME/*.json)."""
     folder = Path(folder)
-    if not folder.is_dir():
+    if not folder.exists():
         raise UserError(f"There is no folder {folder}.")
-    inside = sorted(entry for entry in folder.iterdir() if any(entry.glob("*.json")))
-    if not inside:
-        raise UserError(f"No folder in {folder} holds result files. Put a run's result.json under {folder}/PRESET/.")
-    return inside
+    inside = sorted(entry for entry in folder.glob("*/") if _holds_result_files(entry))
+    if inside:
+        return {entry.name: load_results(entry) for entry in inside}
+    if not _result_files(folder):
+        raise UserError(
+            f"There are no result files in {folder}, and no finished runs. Name the folder of a run or of a table, or "
+            f"put a run's result.json under {folder}/PRESET/."
+        )
+    return _by_preset(load_results(folder))
 
 
-def results_table(folder: Path | str) -> str:
-    """One folder of result files as a table in Markdown: only what is there, with the paper's A_N where it has one."""
-    rows = rows_beside_paper(load_results(folder))
+def _holds_result_files(folder: Path) -> bool:
+    """That a person put there, by names of their own. What `run` and `table` write has other names."""
+    names = {file.name for file in folder.glob("*.json")} - {*NO_RESULTS, "result.json"}
+    return bool(names) and not (folder / "model.safetensors").exists()
+
+
+def _by_preset(results: Sequence[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.preset, []).append(result)
+    return found
+
+
+def results_table(folder: Path | str | Sequence[Result]) -> str:
+    """The results in a folder (see `load_results`) as a table in Markdown, with the paper's A_N where it has one.
+
+    Only what is there; a table for each preset where runs of several were found. Results that are loaded already make
+    one table.
+    """
+    if not isinstance(folder, str | Path):
+        return _table_of(folder)
+    found = load_results(folder)
+    if _holds_result_files(Path(folder)):
+        return _table_of(found)
+    tables = {preset: _table_of(results) for preset, results in _by_preset(found).items()}
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    return "\n".join(f"{preset}\n\n{table}" for preset, table in tables.items())
+
+
+def _table_of(results: Sequence[Result]) -> str:
+    rows = rows_beside_paper(results)
     header, cells = [*COLUMNS, "seeds"], [[*row.cells(), _seeds(row)] for row in rows]
     if any(row.paper is not None for row in rows):
         place = COLUMNS.index("A_N") + 1
@@ -187,9 +233,9 @@ def _seeds(row: Row) -> str:
     return ", ".join(str(result.seed) for result in row.results)
 
 
-def results_records(folder: Path | str) -> list[dict[str, Any]]:
+def records_of_results(results: Sequence[Result]) -> list[dict[str, Any]]:
     """The same rows as plain values."""
-    return [row.as_dict() for row in rows_beside_paper(load_results(folder))]
+    return [row.as_dict() for row in rows_beside_paper(results)]
 
 
 def renew_tables(file: Path | str, results: Path | str = "results") -> None:

@@ -13,12 +13,14 @@ from reverie.config.choices import Recipe
 from reverie.config.layers import Settings
 from reverie.engine.observer import Observer, Observers
 from reverie.errors import UserError, explaining
+from reverie.methods import is_of_this_process
 from reverie.runs.figures import finished_result
 from reverie.runs.run import CHECKPOINT_SECONDS
 from reverie.system import provenance
+from reverie.system.arguments import as_names, as_seeds, check_least, renaming_argument
 from reverie.system.files import write_json, write_text
 from reverie.tables import paper as published
-from reverie.tables.executors import LocalExecutor
+from reverie.tables.executors import LOGS, LocalExecutor
 from reverie.tables.formats import Section, as_csv, as_latex, as_markdown
 from reverie.tables.plan import Entry, Plan, PlannedRun, entries_for, entries_of_paper
 from reverie.tables.progress import showing_table_progress
@@ -56,10 +58,12 @@ class Table:
         }
 
     def __str__(self) -> str:
-        missing = f"\nWithout runs that failed: {', '.join(self.failed)}\n" if self.failed else ""
-        return as_markdown(self.sections) + missing
+        failed = [f"* {name} (its log is {self.folder / LOGS / name}.log)\n" for name in self.failed]
+        missing = ["\nWithout runs that failed:\n\n", *failed] if failed else []
+        return as_markdown(self.sections) + "".join(missing)
 
 
+@renaming_argument("folder", "out")
 def make_table(
     preset: str | None = None,
     methods: Sequence[str] | str = "all",
@@ -83,8 +87,9 @@ def make_table(
         table = reverie.make_table("cifar100-10", ["base", "lwf", "abd"], seeds=[0, 1, 2], parallel=2, progress=True)
         print(table)
 
-    - `preset`, `methods`: a row for each method, "all" of them or those named. Or `paper`, a table of the paper
-      ("data-free", "replay", "ablation", "tiny-imagenet", "imagenet-50"), of which `preset` and `methods` choose rows.
+    - `preset`, `methods`: a row for each method, "all" of them or those named; "base,abd" will do. Or
+      `paper`, a table of the paper ("data-free", "replay", "ablation", "tiny-imagenet", "imagenet-50"), of which
+      `preset` and `methods` choose rows.
     - `seeds`: 0, 1 and 2, or as many as the paper has. `upper_bound`: train it, too, since Omega needs it.
     - `out`: a folder for the runs and for table.md, table.csv, table.tex and table.json.
     - `parallel`: runs at a time. The others are as in `run`.
@@ -92,10 +97,13 @@ def make_table(
     Stopped or killed, the same call goes on and repeats no finished run. A run that fails is named in `failed`, and the
     others go on. Raises UserError before the first run for whatever can be wrong with any of them.
     """
-    chosen = [methods] if isinstance(methods, str) else list(methods)
+    check_least(1, parallel=parallel)
+    check_least(0, checkpoint_seconds=checkpoint_seconds)
+    chosen = as_names(methods, "methods")
     entries, left_out, usual_seeds = _entries(preset, chosen, paper, upper_bound)
+    _refuse_methods_of_this_process(entries)
     folder = Path(out) if out is not None else Path("runs") / f"table-{paper or Path(str(preset)).stem}"
-    plan = Plan.make(entries, list(seeds) if seeds is not None else usual_seeds, recipe, settings, folder)
+    plan = Plan.make(entries, as_seeds(seeds) if seeds is not None else usual_seeds, recipe, settings, folder)
     executor = LocalExecutor(Path(data), device, parallel, checkpoint_seconds)
     with showing_table_progress(progress) as display:
         followers = Observers(observer, display)
@@ -126,6 +134,15 @@ def _entries(
     if preset is None:
         raise UserError("Say which `preset` (`list_presets()` names them), or which table of the paper with `paper`.")
     return entries_for(preset, methods, upper_bound), [], list(SEEDS)
+
+
+def _refuse_methods_of_this_process(entries: Sequence[Entry]) -> None:
+    """The runs of a table are processes of their own."""
+    for method in [entry.method for entry in entries if is_of_this_process(entry.method)]:
+        raise UserError(
+            f"The method {method!r} is known in this process alone, by register_method, and each run of a table is a "
+            "process of its own. Give it an entry point (CONTRIBUTING.md), or name others in `methods`."
+        )
 
 
 def make_sections(plan: Plan, finished: Sequence[PlannedRun]) -> list[Section]:

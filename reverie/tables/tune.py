@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,9 +30,10 @@ from reverie.learner.progress import showing_progress
 from reverie.runs.configure import configure, folder_name, load_dataset, make_stream
 from reverie.runs.run import run
 from reverie.system import provenance
+from reverie.system.arguments import renaming_argument
 from reverie.system.files import write_json
 from reverie.system.records import Record, read_record
-from reverie.text import markdown_table
+from reverie.text import markdown_table, shortened
 
 DECIDING = ("data", "stream", "evaluate")  # sections that decide what is judged
 
@@ -73,11 +74,16 @@ class Point:
         """Percent; a point that diverged on any fold is the worst of all."""
         return 100 * mean(a or 0.0 for a in self.accuracies) if None not in self.accuracies else -1.0
 
+    @property
+    def spread(self) -> float:
+        """The sample standard deviation over folds, in points."""
+        shown = [100 * a for a in self.accuracies if a is not None]
+        return stdev(shown) if len(shown) > 1 else 0.0
+
     def __str__(self) -> str:
         if None in self.accuracies:
             return "diverged"
-        shown = [100 * a for a in self.accuracies if a is not None]
-        return f"{mean(shown):.1f}" + (f" ± {stdev(shown):.1f}" if len(shown) > 1 else "")
+        return f"{self.mean:.1f}" + (f" ± {self.spread:.1f}" if len(self.accuracies) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,7 @@ class Tuning:
         return f"{markdown_table(['point', 'A_N'], rows)}\n{self.choice()}\n"
 
 
+@renaming_argument("folder", "out")
 def tune_settings(
     preset: str,
     grid: Mapping[str, Sequence[Any]] | Sequence[str],
@@ -182,7 +189,7 @@ def tune_settings(
     held out and judged on. The grid may also be written as on the command line: `["train.lr=0.1,0.05"]`. `out` is a
     folder for the runs and tune.json. Stopped at any moment, the same call goes on. The others are as in `run`.
     """
-    texts = [f"{key}={_values_text(values)}" for key, values in grid.items()] if isinstance(grid, Mapping) else grid
+    texts = _grid_texts(grid)
     search = Search(preset, method, tuple(texts), folds, seed, recipe, setting_texts(settings))
     folder = Path(out) if out is not None else Path("runs") / f"tune-{Path(preset).stem}-{method}"
     configs = search.configurations()
@@ -194,13 +201,13 @@ def tune_settings(
     parts = [fold_of(dataset, classes, fold, folds, seed) for fold in range(folds)]
     points = []
     for point, config in configs.items():
-        shortened = replace(config, stream=replace(config.stream, take=tasks))
+        halved = replace(config, stream=replace(config.stream, take=tasks))
         name = folder_name(config, [*search.settings, *point])
         accuracies: list[float | None] = []
         for fold, part in enumerate(parts):
             place = folder / f"{name}-fold{fold + 1}of{folds}"
             with showing_progress(progress, f"{', '.join(point)} fold {fold + 1}/{folds}") as display:
-                accuracies.append(_accuracy(shortened, place, part, device, Observers(observer, display), command))
+                accuracies.append(_accuracy(halved, place, part, device, Observers(observer, display), command))
         points.append(Point(point, tuple(accuracies)))
     points.sort(key=lambda point: -point.mean)
     record = TuningRecord(
@@ -218,9 +225,22 @@ def tune_settings(
     return Tuning(points, folder / "tune.json", record)
 
 
-def _values_text(values: Sequence[Any]) -> str:
-    texts = setting_texts({str(number): value for number, value in enumerate(values)})
-    return ",".join(text.partition("=")[2] for text in texts)
+def _grid_texts(grid: Mapping[str, Sequence[Any]] | Sequence[str] | str) -> list[str]:
+    """As the command line has it: `train.lr=0.1,0.05`."""
+    if not isinstance(grid, Mapping):
+        return [grid] if isinstance(grid, str) else list(grid)
+    for key, values in grid.items():
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+            raise UserError(
+                f"`grid` has a list of values for each key, such as {{'train.lr': [0.1, 0.05]}}; {key} has "
+                f"{shortened(values)}."
+            )
+    return [f"{key}={_values_text(key, values)}" for key, values in grid.items()]
+
+
+def _values_text(key: str, values: Iterable[Any]) -> str:
+    texts = [text for value in values for text in setting_texts({key: value})]
+    return ",".join(text.removeprefix(f"{key}=") for text in texts)
 
 
 def _accuracy(
@@ -307,7 +327,15 @@ def _choice(points: Sequence[Point]) -> str:
     if not others or None in others[0].accuracies:
         return words
     lead, next_best = best.mean - others[0].mean, ", ".join(others[0].settings)
-    return f"{words}, {lead:.1f} points ahead of {next_best}" if lead >= 0.05 else f"{words}; {next_best} is as good"
+    spread = max(best.spread, others[0].spread)
+    if lead < 0.05:
+        return f"{words}; {next_best} is as good"
+    if lead < spread:
+        return (
+            f"{words}; that is no lead: {next_best} is {lead:.1f} points behind, and the folds of one of them spread "
+            f"by {spread:.1f}"
+        )
+    return f"{words}, {lead:.1f} points ahead of {next_best}"
 
 
 def _rule(search: Search) -> dict[str, Any]:

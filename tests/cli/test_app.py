@@ -104,7 +104,7 @@ HELPERS = {
     "asdict",
     "showing_progress",
 }
-HELPERS |= {"result_folders", "results_records", "renew_tables", "renew_settings_page"}
+HELPERS |= {"results_by_name", "records_of_results", "renew_tables", "renew_settings_page"}
 
 
 def imported(verb):

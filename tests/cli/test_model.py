@@ -203,7 +203,7 @@ MISTAKES = {
     "classes model --rename pear=plum": "knows no class 'pear'. `reverie classes MODEL` names what it knows.",
     "classes model --remove pear": "knows no class 'pear'. `reverie classes MODEL` names what it knows.",
     "classes model --to new": "There is nothing to write into --to: no class gets another name, and none is removed.",
-    "classes model --remove apple --to folder": "folder exists already. Choose another folder",
+    "classes model --remove apple --to folder": "folder exists already, and stays as it is. Choose another --to.",
     "export folder --to onnx": "folder is not a model folder: it has no config.json.",
     "export model": "Missing option '--to'",
     "export model --to paper": "Invalid value for '--to': Value error, 'paper' is not one of 'onnx', 'torch'.",

@@ -44,8 +44,23 @@ def test_what_is_no_run_is_named(reverie, small_table):
     assert_mistake(reverie, ["report", model], "model is a model, whose report is its README.md.")
 
 
+def test_a_report_replaces_an_earlier_page_and_no_other_file_unless_told_to(reverie, small_table, tmp_path):
+    run = str(small_table / "abd-seed0")
+    result = tmp_path / "result.json"
+    result.write_text("{}")
+    assert_mistake(
+        reverie,
+        ["report", run, "--out", "result.json"],
+        "result.json exists already. Choose another --out, or say --overwrite.",
+    )
+    assert result.read_text() == "{}"
+    assert reverie("report", run, "--out", "result.json", "--overwrite")[0] == 0
+    assert reverie("report", run)[0] == reverie("report", run)[0] == 0
+
+
 def test_a_page_that_cannot_be_written_and_a_port_that_cannot_be_used_are_mistakes(reverie, small_table):
     run = str(small_table / "abd-seed0")
     assert_mistake(reverie, ["report", run, "--out", "/dev/null/page.html"], "Choose another --out.")
+    assert_mistake(reverie, ["report", run, "--out", "."], ". is a folder. Name a file: --out.")
     said = "Port 99999999 cannot be used. Choose another --port; 0 takes any that is free."
     assert_mistake(reverie, ["watch", run, "--port", "99999999"], said)

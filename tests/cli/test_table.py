@@ -175,7 +175,7 @@ def test_help_shows_the_markers_that_a_file_must_hold(reverie):
 def test_a_mistake_in_results_is_told(reverie, results):
     Path("page.md").write_text("no table")
     assert_mistake(reverie, "results nowhere", "There is no folder nowhere.")
-    assert_mistake(reverie, "results results/figures", "Put a run's result.json under results/figures/PRESET/.")
+    assert_mistake(reverie, "results results/figures", "put a run's result.json under results/figures/PRESET/.")
     assert_mistake(reverie, "results --write nothing.md", "nothing.md cannot be read: No such file or directory.")
     assert_mistake(reverie, "results --write page.md", "There is no table in it to renew")
     (results / "other.json").write_text("{}")

@@ -6,6 +6,7 @@ import pytest
 
 import reverie
 from reverie.engine.observer import Observer, Observers
+from reverie.errors import UserError
 
 CALLS = [name for name, _ in inspect.getmembers(Observer, inspect.isfunction) if not name.startswith("_")]
 
@@ -76,3 +77,8 @@ def test_what_one_of_them_raises_ends_the_work_and_the_next_is_not_asked():
 
 def test_both_are_public():
     assert (reverie.Observer, reverie.Observers) == (Observer, Observers)
+
+
+def test_a_class_in_the_place_of_an_observer_is_a_mistake_at_once():
+    with pytest.raises(UserError, match=r"^`observer` is a class; make one of it: Knowing\(\)\.$"):
+        Observers(Knowing)

@@ -60,7 +60,7 @@ def test_a_folder_that_version_0_1_claimed_belongs_to_the_same_run(folder):
 def test_a_claim_is_for_good(folder):
     folder.claim(tiny_config("base"), "abc")
     before = folder.config.read_bytes()
-    with pytest.raises(UserError, match=r"train\.lr: 0\.1 in the folder, 0\.5 asked for\nChoose another `out`\."):
+    with pytest.raises(UserError, match=r"train\.lr: 0\.1 in the folder, 0\.5 asked for\nChoose another `folder`\."):
         folder.claim(tiny_config("base", "train.lr=0.5"), "abc")
     with pytest.raises(UserError, match="the data are not the same: files were added, removed or changed"):
         folder.claim(tiny_config("base"), "abd")
@@ -91,7 +91,7 @@ def test_what_a_process_left_that_was_killed_before_it_claimed_the_folder_stands
 def test_a_folder_that_cannot_be_read_is_named(folder):
     folder.claim(tiny_config("base"), "abc")
     folder.config.chmod(0)
-    with as_nobody(), pytest.raises(UserError, match=r"cannot be read: Permission denied\. Choose another `out`\."):
+    with as_nobody(), pytest.raises(UserError, match=r"cannot be read: Permission denied\. Choose another `folder`\."):
         folder.refuse_others(tiny_config("base"))
 
 

@@ -132,3 +132,9 @@ def test_no_file_is_lost_to_the_sheet_and_its_name_is_true(reverie, photo_model,
     assert code == 0
     with Image.open(tmp_path / "holiday.png") as image:
         assert image.format == "PNG"
+
+
+def test_at_least_one_dream_and_one_step_are_wanted(learner):
+    for wrong in ({"per_class": 0}, {"steps": 0}):
+        with pytest.raises(UserError, match=f"`{next(iter(wrong))}` is at least 1, not 0"):
+            dream_of(learner, **wrong)

@@ -10,7 +10,15 @@ from rich.console import Console
 from reverie.engine.observer import Observer
 from reverie.errors import Interrupted
 from reverie.learner import progress as progress_module
-from reverie.learner.progress import ConsoleProgress, console_for, counting, following, showing_progress
+from reverie.learner.checkpoint import Checkpoint
+from reverie.learner.progress import (
+    ConsoleProgress,
+    console_for,
+    counting,
+    following,
+    showing_progress,
+    where_it_goes_on,
+)
 from tests.support.experiments import CtrlC, quick_run, tiny_config
 
 ONE = ("stream.take=1", "train.epochs=1")
@@ -118,3 +126,13 @@ def test_progress_is_shown_where_it_is_wanted(capsys):
     with counting(False, "x") as count:
         count(1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_goes_on_says_where():
+    whole = {"done": 7}
+    assert where_it_goes_on(Checkpoint(2, 1, None, whole), 5) == (
+        "goes on from the last checkpoint: task 3 of 5, phase 2, step 7"
+    )
+    assert where_it_goes_on(Checkpoint(0, 0, None)) == "goes on from the last checkpoint: phase 1, step 0"
+    assert where_it_goes_on(Checkpoint(1, None, None), 3) == "goes on from the last checkpoint: task 2 of 3"
+    assert where_it_goes_on(Checkpoint(3, None, None), 3) == "goes on from the last checkpoint: all tasks are learned"

@@ -135,8 +135,25 @@ def test_images_of_another_shape_are_refused(learned):
 
 
 def test_a_task_out_of_turn_is_refused(learned, stream):
-    with pytest.raises(ValueError, match="begins at class 6"):
+    with pytest.raises(
+        UserError, match=r"begins at class 6, but . are known\. Learn the tasks of a stream in their order"
+    ):
         learned.learn(stream[3])
+
+
+def test_what_is_no_set_of_labelled_images_has_no_score(learned):
+    with pytest.raises(UserError, match=r"`images` are labelled, .*, not 'photos'\. `evaluate` takes a folder"):
+        learned.score("photos")
+
+
+def test_a_device_goes_by_its_name_and_one_that_is_not_there_is_a_mistake(tiny, stream, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert TaskLearner.for_stream(tiny("base"), stream).device == torch.device("cpu")
+    assert TaskLearner.for_stream(tiny("base"), stream, torch.device("cpu")).device == torch.device("cpu")
+    with pytest.raises(UserError, match="The device cuda was asked for"):
+        TaskLearner.for_stream(tiny("base"), stream, "cuda")
+    with pytest.raises(UserError, match="`config` is what"):
+        TaskLearner.for_stream("digits-5", stream)
 
 
 @pytest.mark.parametrize("change", [{"options": {"gone": 1}}, {"method": "somebodys-own"}])

@@ -48,7 +48,7 @@ def awkward_folder(made: Path) -> Path:
 def digits_folder(made: Path) -> Path:
     """The first task of a run, as a folder without a report."""
     stream = make_stream(tiny_config("base"), load_dataset(tiny_config("base")))
-    learner = TaskLearner.for_stream(tiny_config("base", "train.epochs=1"), stream)
+    learner = TaskLearner.for_stream(tiny_config("base", "train.epochs=1"), stream, "cpu")
     learner.learn(stream[0])
     save_model(learner, made / "digits")
     return made / "digits"

@@ -101,7 +101,12 @@ def test_an_evaluation_that_is_printed_shows_the_figures_and_then_every_class(le
     assert shown[0] == "97.2 % of 36 images are named rightly"
     assert shown[1] == "old classes 100.0 %, new classes (of the last step) 92.3 %"
     assert shown[2].startswith("expected calibration error ") and shown[2].endswith(" % (15 bins)")
-    assert shown[3:] == ["  apple: 100.0 % of 11", "  banana: 100.0 % of 12", "  cherry: 92.3 % of 13"]
+    assert shown[3:] == [
+        "  apple: 100.0 % of 11",
+        "  banana: 100.0 % of 12",
+        "  cherry: 92.3 % of 13",
+        "  cherry taken for apple: 1",
+    ]
     assert "new classes" not in str(evaluate_images(learner, photos, new=()))
 
 
@@ -146,3 +151,20 @@ def test_warnings_do_not_mix_with_the_figures(reverie, photo_folder, photos, mon
     _, out, err = reverie("evaluate", str(photo_folder), str(photos), "--json")
     assert json.loads(out)
     assert "beware" in err
+
+
+def test_printed_it_says_what_was_mistaken_and_what_was_left_aside(learner, photos):
+    (photos / "apple" / "1.png").rename(photos / "cherry" / "wrong.png")
+    (photos / "durian").mkdir()
+    (photos / "durian" / "a.png").write_bytes(b"never read")
+    (photos / "apple" / "broken.png").write_bytes(b"no image")
+    shown = str(evaluate_images(learner, photos)).splitlines()
+    assert "  cherry taken for apple: 1" in shown
+    assert "No class of the model, so left aside with the 1 file inside: 'durian'." in shown
+    assert shown[-1].startswith(f"{photos / 'apple' / 'broken.png'} ")
+    assert shown[-1].endswith("; passed over.")
+
+
+def test_of_many_things_left_aside_the_first_are_named():
+    assert evaluation.first_few([str(number) for number in range(12)])[-2:] == ["9", "… and 2 more"]
+    assert evaluation.first_few(["a"]) == ["a"]

@@ -235,7 +235,7 @@ def test_the_layout_of_the_json_is_nobodys_business(folder):
 def test_another_folder_and_a_newer_one_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="not a model folder"):
         reverie.load(tmp_path)
-    with pytest.raises(UserError, match="not a model folder"):
+    with pytest.raises(UserError, match="There is no model folder"):
         reverie.load(tmp_path / "nowhere")
     (folder / "config.json").write_text(json.dumps({**config_of(folder), "schema": 99, "reverie": "7.0"}))
     with pytest.raises(UserError, match=r"newer reverie \(7\.0\); this is .* upgrade"):

@@ -114,7 +114,37 @@ def test_no_file_is_lost_to_a_picture_of_dreams(photo_folder, tmp_path):
 
 def test_what_is_no_model_is_said_to_be_none(tmp_path, photos):
     for call in (reverie.predict, reverie.predict_proba, reverie.score, reverie.evaluate):
-        with pytest.raises(UserError, match="nowhere is not a model folder"):
+        with pytest.raises(UserError, match=r"There is no model folder .*nowhere"):
             call(tmp_path / "nowhere", photos)
-    with pytest.raises(UserError, match="nowhere is not a model folder"):
+    with pytest.raises(UserError, match=r"There is no model folder .*nowhere"):
         reverie.dream(tmp_path / "nowhere")
+
+
+def test_a_score_warns_of_what_does_not_count(model, photos, caplog):
+    (photos / "durian").mkdir()
+    (photos / "apple" / "broken.png").write_bytes(b"no image")
+    reverie.score(model, photos, device="cpu")
+    assert "No class of the model, so left aside with the 0 files inside: 'durian'." in caplog.text
+    assert "broken.png" in caplog.text
+
+
+def test_a_model_is_a_folder_a_learner_or_what_was_loaded(learner, photos):
+    known = [one.names for one in learner.predict(photos)]
+    for same in (learner, learner.saved, learner.task_learner):
+        assert [one.names for one in reverie.predict(same, photos, device="cpu")] == known
+        assert [one.name for one in reverie.list_classes(same)] == list(learner.classes)
+    with pytest.raises(UserError, match="`model` is a model folder, a Learner or what load_model gives, not 5"):
+        reverie.predict(5, photos)
+    with pytest.raises(UserError, match=r"`model` is a model folder here, not a Learner\. A Learner has rename"):
+        reverie.change_classes(learner, remove=["apple"])
+
+
+def test_a_folder_that_is_nearly_a_model_is_told_apart(tmp_path):
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"There is no model folder .*flower\. Did you mean 'flowers'\?"):
+        reverie.list_classes(tmp_path / "flower")
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"run is not a model folder; the run's model is in .*run/model\."):
+        reverie.list_classes(tmp_path / "run")

@@ -177,6 +177,7 @@ def test_progress_is_shown_on_a_terminal_of_ones_own_beside_an_observer(world, s
     shown, begun = io.StringIO(), Begun()
     terminal = Console(file=shown, force_terminal=True, width=200)
     extended(world, "second", tmp_path / "new", progress=terminal, observer=begun)
+    assert "goes on from the last checkpoint: phase" in shown.getvalue()
     assert "dream goes on at step 3 of 6" in shown.getvalue() and "learn epoch 2/2" in shown.getvalue()
     assert begun.phases == [("dream", 3), ("learn", 0)]
 

@@ -186,10 +186,17 @@ def test_a_carried_dreamer_is_refused(world, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("settings", [{"data.size": 16}, {"net.name": "resnet20"}])
-def test_a_model_keeps_its_size_and_its_network(world, tmp_path, settings):
-    with pytest.raises(UserError, match=r"a resnet8 for 8×8 pixels, and stays one"):
-        extended(world, "second", tmp_path / "new", settings=settings)
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"settings": {"data.size": 16}}, "data.size"),
+        ({"settings": {"net.name": "resnet20"}}, r"`backbone` \(net.name\)"),
+        ({"backbone": "resnet20"}, r"`backbone` \(net.name\)"),
+    ],
+)
+def test_a_model_keeps_its_size_and_its_network(world, tmp_path, how, named):
+    with pytest.raises(UserError, match=rf"a resnet8 for 8×8 pixels, and stays one\. Leave {named} out"):
+        extended(world, "second", tmp_path / "new", **how)
 
 
 def test_a_budget_and_a_schedule_exclude_each_other():

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from reverie import run_demo
 from reverie.engine.observer import Observer
+from reverie.errors import UserError
 from reverie.report import demo
 
 TITLES = ["Upper Bound", "Base", "LwF", "DeepInversion", "ABD"]
@@ -51,3 +52,9 @@ def test_the_demo_ends_with_a_table_and_pictures_and_is_not_run_twice(tmp_path):
     assert said.getvalue().count("learned:") == 20
     run_demo([0, 1], out, device="cpu", observer=counting)
     assert counting.tasks == 20
+
+
+def test_seeds_are_a_list(tmp_path):
+    for seeds in (0, []):
+        with pytest.raises(UserError, match="`seeds` is a list of whole numbers"):
+            run_demo(seeds, tmp_path / "demo")

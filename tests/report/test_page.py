@@ -123,5 +123,17 @@ def test_a_report_of_result_files_puts_them_side_by_side_and_each_has_its_chapte
 
 
 def test_a_page_that_cannot_be_written_is_a_mistake_in_the_words_of_python(small_table):
-    with pytest.raises(UserError, match=r"cannot be written: File exists\. Choose another `out`\."):
+    with pytest.raises(UserError, match=r"cannot be written: Not a directory\. Choose another `out`\."):
         write_report(small_table / "abd-seed0", "/dev/null/page.html")
+
+
+def test_a_page_takes_the_place_of_an_earlier_page_and_of_nothing_else(small_table, tmp_path):
+    run, notes = small_table / "abd-seed0", tmp_path / "notes.html"
+    page = write_report(run, tmp_path / "page.html")
+    assert write_report([run, run], page) == page
+    notes.write_text("<p>My own words.</p>")
+    with pytest.raises(UserError, match=r"notes.html exists already"):
+        write_report(run, notes)
+    assert notes.read_text() == "<p>My own words.</p>"
+    write_report(run, notes, overwrite=True)
+    assert "ABD on digits-5" in notes.read_text("utf-8")

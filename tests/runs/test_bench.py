@@ -118,3 +118,9 @@ def test_the_report_is_json_and_back():
     assert plain["environment"] == {"gpu": "one"}
     assert plain["measurements"][0]["milliseconds"] == 4.0
     assert as_record(SpeedReport, plain) == made
+
+
+def test_names_may_be_a_text_and_too_few_steps_are_told_by_name():
+    assert {one.method for one in measure("base,lwf", tasks=[1]).measurements} == {"base", "lwf"}
+    with pytest.raises(UserError, match="`steps` is at least 1, not 0"):
+        measure_speed("digits-5", "base", steps=0)

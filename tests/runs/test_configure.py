@@ -17,9 +17,12 @@ from reverie.runs.configure import (
     list_methods,
     load_dataset,
     make_stream,
+    warn_of_a_constant_rate,
 )
 from tests.support.experiments import tiny_config
 from tests.support.images import write_cifar100
+
+WARN = warn_of_a_constant_rate  # before the tests' fixture takes its place
 
 
 def test_every_preset_is_listed_with_what_it_is_about_and_can_be_configured():
@@ -133,3 +136,26 @@ def test_more_tasks_than_there_are_are_refused():
     config = tiny_config("base", "stream.take=6")
     with pytest.raises(UserError, match=r"stream\.take asks for 6 tasks; there are 5"):
         make_stream(config, load_dataset(config))
+
+
+def test_a_name_in_the_place_of_a_configuration_is_a_mistake_that_says_what_to_call(tmp_path):
+    for call in (load_dataset, reverie.run, lambda config: make_stream(config, None)):
+        with pytest.raises(UserError, match=r"^`config` is what `configure\(...\)` gives, .*, not 'digits-5'\.$"):
+            call("digits-5")
+
+
+def test_a_schedule_without_a_milestone_is_warned_of_once_unless_it_was_asked_for(caplog, monkeypatch):
+    monkeypatch.setattr("reverie.runs.configure.warn_of_a_constant_rate", WARN)
+    WARN.cache_clear()
+    configure("cifar100-10", settings={"train.epochs": 101})
+    configure("cifar100-10", settings={"train.epochs": 100, "train.milestones": [150]})
+    configure("cifar100-10", settings={"train.epochs": 100, "train.milestones": []})
+    for preset in preset_names():
+        configure(preset)
+    assert caplog.messages == []
+    for seed in (0, 1):
+        configure("cifar100-10", seed=seed, settings={"train.epochs": 100})
+    assert caplog.messages == [
+        "No milestone of [100, 150, 200] lies within 100 epochs, so the learning rate never falls; "
+        "set train.milestones, too."
+    ]

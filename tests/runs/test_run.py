@@ -184,7 +184,7 @@ def test_another_configuration_is_refused_with_the_difference_and_nothing_change
     message = str(refusal.value)
     assert "train.epochs: 2 in the folder, 9 asked for" in message
     assert "method.name: base in the folder, lwf asked for" in message
-    assert message.endswith("Choose another `out`.")
+    assert message.endswith("Choose another `folder`.")
     assert {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()} == before
 
 
@@ -226,7 +226,7 @@ def test_hidden_files_are_somebodys_too(tmp_path):
 )
 def test_a_folder_with_a_configuration_of_something_else_is_left_alone(tmp_path, content):
     (tmp_path / "config.yaml").write_bytes(content)
-    with pytest.raises(UserError, match=r"config.yaml is not the configuration of a run\. Choose another `out`\."):
+    with pytest.raises(UserError, match=r"config.yaml is not the configuration of a run\. Choose another `folder`\."):
         run(tiny_config("base"), tmp_path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [content]
 

@@ -180,10 +180,20 @@ def test_what_was_trained_after_the_last_checkpoint_is_told_once(stopped, whole)
     assert_same_run(whole(method_config("abd")).folder, stopped)
 
 
+class Told(Observer):
+    def __init__(self):
+        self.lines = []
+
+    def decided(self, line):
+        self.lines.append(line)
+
+
 def test_every_session_that_left_something_is_told(stopped):
     with pytest.raises(Interrupted):
         quick_run(method_config("abd"), stopped, observer=CtrlC(3, "learn", 9), command="again")
-    result = quick_run(method_config("abd"), stopped, command="finished")
+    told = Told()
+    result = quick_run(method_config("abd"), stopped, command="finished", observer=told)
+    assert told.lines == ["goes on from the last checkpoint: task 3 of 3, phase 2, step 9"]
     assert [session.command for session in result.sessions] == ["stopped", "again", "finished"]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,10 @@ from reverie.tables.formats import (
     as_latex,
     as_markdown,
     load_results,
+    records_of_results,
     renew_tables,
     renewed,
-    result_folders,
-    results_records,
+    results_by_name,
     results_table,
     rows_as_markdown,
 )
@@ -148,8 +149,9 @@ def test_results_are_loaded_by_method_and_seed(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("folder", result_folders(ROOT / "results"), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sorted(results_by_name(ROOT / "results")), ids=str)
 def test_the_results_of_earlier_versions_in_this_project_are_read_and_lose_nothing(folder):
+    folder = ROOT / "results" / folder
     results = load_results(str(folder))
     assert len(results) == len([*folder.glob("*.json")])
     assert {result.preset for result in results} == {folder.name}
@@ -206,16 +208,40 @@ def test_the_papers_figure_stands_beside_ours_where_the_experiment_is_the_papers
     assert header.startswith("| Method | A_N | paper's | average A |")
     assert usual.startswith("| ABD | 32.5 | 33.7 ± 1.2 | 32.5 |")
     assert changed.startswith("| ABD, train.epochs=2 | 32.5 | – | 32.5 |")
-    assert [record.get("final_accuracy_verdict") for record in results_records(tmp_path)] == ["agrees", None]
+    assert [record.get("final_accuracy_verdict") for record in records_of_results(load_results(tmp_path))] == [
+        "agrees",
+        None,
+    ]
 
 
 def test_a_folder_without_results_is_named(tmp_path):
     with pytest.raises(UserError, match=f"no result files .* in {tmp_path}"):
         results_table(tmp_path)
     with pytest.raises(UserError, match=r"There is no folder .*nowhere"):
-        result_folders(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"holds result files\. Put a run's result\.json under .*/PRESET/"):
-        result_folders(tmp_path)
+        results_by_name(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no finished runs\. Name .*, or put a run's result\.json under .*/PRESET/"):
+        results_by_name(tmp_path)
+
+
+def test_results_are_read_from_what_run_and_table_write(small_table, tmp_path):
+    alone = load_results(small_table / "abd-seed0")
+    assert [(result.method, result.seed) for result in alone] == [("abd", 0)]
+    runs = tmp_path / "runs"
+    shutil.copytree(small_table, runs / "table")
+    for name in ("table.json", "tune.json"):
+        (runs / "table" / name).write_text("{}")
+    (runs / "mine").mkdir()
+    other = made_up_result("abd", 0.4, preset="cifar100-10")
+    (runs / "mine" / "result.json").write_text(json.dumps(other.as_dict()))
+    (runs / "not-finished").mkdir()
+    expected = [("joint", 0), ("base", 0), ("base", 1), ("abd", 0)]
+    assert [(result.method, result.seed) for result in load_results(runs / "table")] == expected
+    assert {name: len(found) for name, found in results_by_name(runs).items()} == {"digits-5": 4, "cifar100-10": 1}
+    assert results_by_name(small_table / "abd-seed0") == {"digits-5": alone}
+    both = results_table(runs)
+    assert both.startswith("digits-5\n\n| Method |")
+    assert "\n\ncifar100-10\n\n| Method |" in both
+    assert results_table(runs / "table") in both
 
 
 def test_the_tables_of_this_projects_pages_are_those_of_the_result_files():

@@ -8,6 +8,8 @@ import pytest
 from reverie import make_table
 from reverie.engine.observer import Observer
 from reverie.errors import UserError
+from reverie.methods import register_method
+from reverie.methods.plain import Base
 from reverie.runs.configure import folder_name
 from reverie.runs.result import read_result
 from reverie.tables import paper
@@ -85,7 +87,7 @@ def test_runs_are_trained_one_after_the_other_and_one_that_fails_is_named_while_
     assert log.is_file()
     assert (table.runs, table.failed, table.left_out) == ([base.name], [abd.name], [])
     assert [(row.title, row.results) for row in table.rows] == [("Base", [result])]
-    assert str(table).endswith(f"Without runs that failed: {abd.name}\n")
+    assert str(table).endswith(f"Without runs that failed:\n\n* {abd.name} (its log is {log})\n")
     assert (table.folder / "table.md").read_text() == str(table)
     written = json.loads((table.folder / "table.json").read_text())
     assert written == table.as_dict()
@@ -167,6 +169,13 @@ def test_the_seeds_of_a_row_are_in_order_however_its_runs_ended(tmp_path):
         ({"preset": "digits-5", "methods": ["abdd"]}, "Did you mean 'abd'"),
         ({"preset": "digits-5", "settings": {"train.epoch": 1}}, "Did you mean 'train.epochs'"),
         ({"preset": "digits-5", "device": "abacus"}, "abacus"),
+        ({"preset": "digits-5", "parallel": 0}, "`parallel` is at least 1, not 0"),
+        ({"preset": "digits-5", "checkpoint_seconds": -1}, "`checkpoint_seconds` is at least 0, not -1"),
+        ({"preset": "digits-5", "seeds": 0}, r"`seeds` is a list of whole numbers, such as \[0, 1, 2\], not 0"),
+        ({"preset": "digits-5", "seeds": []}, "`seeds` is a list of whole numbers"),
+        ({"preset": "digits-5", "methods": "base,abdd"}, "no method 'abdd'"),
+        ({"preset": "digits-5", "methods": []}, "`methods` wants one or several names"),
+        ({"preset": "digits-5", "observer": Observer}, r"`observer` is a class; make one of it: Observer\(\)"),
         ({"preset": "digits-5", "out": "/dev/null/x"}, "cannot be written: Not a directory. Choose another `out`"),
     ],
 )
@@ -186,3 +195,19 @@ def test_a_table_of_the_paper_is_named_after_it_and_says_that_data_are_missing(t
     with pytest.raises(UserError, match=r"CIFAR-100 is not under nowhere"):
         make_table(paper="data-free", out="elsewhere", data="nowhere")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_method_that_only_this_process_knows_is_refused_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("reverie.methods._registered", {})
+    register_method("mine", Base)
+    for methods in (["mine"], "all"):
+        with pytest.raises(UserError, match=r"'mine' is known in this process alone, .* Give it an entry point"):
+            make_table("digits-5", methods, out=tmp_path / "table")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_the_way_of_a_table_is_told_by_the_name_of_its_argument(finished):
+    stored = finished / folder_name(tiny_config("base"), SETTINGS) / "config.yaml"
+    stored.write_text(stored.read_text().replace(" lr:", " lr: 9 #"))
+    with pytest.raises(UserError, match=r"holds a run of another configuration(?s:.*)Choose another `out`"):
+        make_table("digits-5", ["base"], seeds=[0], settings=SETTINGS, out=finished, upper_bound=False)

@@ -223,10 +223,17 @@ def test_where_every_point_diverged_nothing_is_chosen():
 
 
 def test_the_choice_says_by_how_much():
-    ahead = Tuning([Point(("a=1",), (0.5, 0.52, 0.54)), Point(("a=2",), (0.5, 0.5, 0.5))], None, None)
-    assert ahead.choice() == "chosen: a=1 with 52.0 ± 2.0 %, 2.0 points ahead of a=2"
+    ahead = Tuning([Point(("a=1",), (0.5, 0.52, 0.54)), Point(("a=2",), (0.49, 0.49, 0.49))], None, None)
+    assert ahead.choice() == "chosen: a=1 with 52.0 ± 2.0 %, 3.0 points ahead of a=2"
     as_good = Tuning([Point(("a=1",), (0.5, 0.5)), Point(("a=2",), (0.4, 0.6))], None, None)
     assert as_good.choice() == "chosen: a=1 with 50.0 ± 0.0 %; a=2 is as good"
+
+
+def test_a_lead_smaller_than_the_spread_over_folds_is_said_to_be_none():
+    close = Tuning([Point(("a=1",), (0.50, 0.52)), Point(("a=2",), (0.49, 0.51))], None, None)
+    said = "chosen: a=1 with 51.0 ± 1.4 %; that is no lead: a=2 is 1.0 points behind, and the folds of one of them"
+    assert close.choice() == f"{said} spread by 1.4"
+    assert close.choice() in str(close)
 
 
 def test_axes():
@@ -256,4 +263,13 @@ def test_axes():
 def test_mistakes(tmp_path, grid, settings, folds, message):
     with pytest.raises(UserError, match=message):
         search(tmp_path, *grid, folds=folds, settings=settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [0.1, "0.1,0.2", None])
+def test_a_grid_by_key_wants_a_list_for_each_key(values, tmp_path):
+    with pytest.raises(UserError, match=r"`grid` has a list of values for each key, such as .*; train.lr has "):
+        tune_settings("digits-5", {"train.lr": values}, "base", out=tmp_path / "out")
+    with pytest.raises(UserError, match=r"train.lr cannot be <object"):
+        tune_settings("digits-5", {"train.lr": [0.1, object()]}, "base", out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
