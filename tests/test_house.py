@@ -3,6 +3,7 @@
 import enum
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import subprocess
@@ -191,9 +192,10 @@ def test_figures_of_a_result_can_be_asked_for_as_of_a_dictionary():
     result = reverie.load_results(HOUSE.parent / "results" / "digits-5")[0]
     with pytest.warns(DeprecationWarning, match=r"\['metrics'\] is deprecated: use \.metrics"):
         metrics = result["metrics"]
-    with pytest.warns(DeprecationWarning, match="final_accuracy"):
-        assert metrics["final_accuracy"] == result.metrics.final_accuracy
+    assert metrics["final_accuracy"] == result.metrics.final_accuracy
     with pytest.warns(DeprecationWarning):
+        assert result["schema"] == result.schema_version
+        assert {**result} == json.loads(json.dumps(result.as_dict()))
         assert result["ledger"][0]["classes"] == result.ledger[0].classes
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -46,8 +46,16 @@ class Record(BaseModel):
     sparse: ClassVar[bool] = False  # true: what is none is left out of the file
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values for some fields."""
-        return type(self)(**{**dict(self), **changes})
+        """The same with other values for some fields. Raises UserError for a value that cannot be."""
+        known = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        for name in changes:
+            if name not in known:
+                raise TypeError(f"{type(self).__name__} has no {name!r}.{nearest_key(name, known)}")
+        values = {**known, **changes}
+        try:
+            return type(self)(**values)
+        except ValidationError as error:
+            raise UserError(sentence(error, type(self), values)) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `as_record` reads them back."""
@@ -59,13 +67,43 @@ class Record(BaseModel):
         plain: dict[str, Any] = serialize(self)
         return {name: value for name, value in plain.items() if value is not None} if self.sparse else plain
 
+    # --- results and ledgers were dictionaries in 0.1; all of this goes away with the next version
+
     def __getitem__(self, name: str) -> Any:
-        """Results and ledgers were dictionaries in 0.1; this goes away with the next version."""
-        warnings.warn(f"[{name!r}] is deprecated: use .{name}", DeprecationWarning, stacklevel=2)
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
+        return self._as_dictionary(f"[{name!r}]", f".{self._field(name)}")[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._as_dictionary(f"{name!r} in", ".as_dict()")
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # pydantic's has pairs
+        return iter(self._as_dictionary("a loop over it", ".as_dict()"))
+
+    def __len__(self) -> int:
+        return len(self._as_dictionary("len()", ".as_dict()"))
+
+    def __bool__(self) -> bool:
+        return True  # however many names it has
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._as_dictionary(f".get({name!r})", f".{self._field(name)}").get(name, default)
+
+    def keys(self) -> KeysView[str]:
+        return self._as_dictionary(".keys()", ".as_dict()").keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._as_dictionary(".values()", ".as_dict()").values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._as_dictionary(".items()", ".as_dict()").items()
+
+    def _as_dictionary(self, asked: str, better: str) -> dict[str, Any]:
+        warnings.warn(f"{asked} is deprecated: use {better}", DeprecationWarning, stacklevel=3)
+        return self.as_dict()
+
+    def _field(self, name: str) -> str:
+        """What Python calls what a file calls `name`."""
+        fields = type(self).model_fields.items()
+        return next((field for field, about in fields if about.alias == name), name)
 
 
 @functools.cache
