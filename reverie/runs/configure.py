@@ -27,7 +27,7 @@ from reverie.methods.keeps import Keeps
 
 
 def configure(
-    preset: str,
+    preset: str | Path,
     method: str = "abd",
     *,
     seed: int = 0,

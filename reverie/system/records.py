@@ -7,6 +7,7 @@ values, as YAML and JSON have them; a wrong value becomes one sentence: which ke
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
@@ -31,6 +32,7 @@ Made = TypeVar("Made")
 RecordType = TypeVar("RecordType", bound="Record")
 Schema = Mapping[str, Any]  # as JSON schema has it
 MOST_BYTES = 256 << 20  # of a file that is read as a record; ours are far smaller
+DATES = datetime.date | datetime.time  # a moment is a date, too
 MOST_DEPTH = 100  # of lists and dictionaries inside each other
 
 
@@ -129,7 +131,7 @@ def build(cls: type[Made], values: Mapping[str, Any], where: str = "") -> Made:
                 raise UserError(f"Unknown key '{where}{key}'.{nearest_key(str(key), known, where)}")
     _refuse_what_json_lacks(values, where)
     try:
-        raw = json.dumps(values, default=str)  # a date is text here
+        raw = json.dumps(_lists(values), default=_date_text)
     except TypeError:  # keys that are neither text nor numbers
         raise UserError(f"{where.rstrip('.') or 'It'} holds what is no plain value: {shortened(values)}.") from None
     try:
@@ -313,20 +315,40 @@ def _at(values: Any, path: Iterable[str | int]) -> Any:
     return values
 
 
-def _refuse_what_json_lacks(value: Any, where: str, depth: int = 0) -> None:
+def _refuse_what_json_lacks(value: Any, where: str) -> None:
     """No key of ours takes it, and the person is told which has it."""
-    key = where.rstrip(".") or "It"
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{key} must be a finite number, not {value!r}.")
-    if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4300 digits
-        raise UserError(f"{key} must be a smaller number.")
-    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise UserError(f"{key} holds bytes that are no text: {shortened(value)}.")
+    refuse_too_large(value, where)
+    for key, leaf in _leaves(value, where):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise UserError(f"{key} must be a finite number, not {leaf!r}.")
+        if isinstance(leaf, str) and not leaf.isascii() and any("\ud800" <= letter <= "\udfff" for letter in leaf):
+            raise UserError(f"{key} holds bytes that are no text: {shortened(leaf)}.")
+        if not (leaf is None or isinstance(leaf, str | bool | int | float | DATES)):
+            raise UserError(f"{key} must be a number, text, true, false, null or a list, not {shortened(leaf)}.")
+
+
+def refuse_too_large(value: Any, where: str) -> None:
+    """Numbers that Python does not write, and lists inside lists without end."""
+    for key, leaf in _leaves(value, where):
+        if isinstance(leaf, int) and leaf.bit_length() > 14_000:  # Python writes no more than 4300 digits
+            raise UserError(f"{key} must be a smaller number.")
+
+
+def _leaves(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every value that holds no others, with its key."""
     if depth > MOST_DEPTH:
-        raise UserError(f"{key} is nested too deeply.")
+        raise UserError(f"{where.rstrip('.') or 'It'} is nested too deeply.")
     if isinstance(value, Mapping):
         for name, item in value.items():
-            _refuse_what_json_lacks(item, f"{where}{name}.", depth + 1)
+            yield from _leaves(item, f"{where}{name}.", depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_what_json_lacks(item, where, depth + 1)
+            yield from _leaves(item, where, depth + 1)
+    else:
+        yield where.rstrip(".") or "It", value
+
+
+def _date_text(value: Any) -> str:
+    """A date, as YAML has them, is text here."""
+    assert isinstance(value, DATES)
+    return str(value)

@@ -162,6 +162,15 @@ def test_a_date_is_text_and_no_number():
         build(Whole, {"name": "x", "part": {"count": day}})
 
 
+@pytest.mark.parametrize("value", [Path("x"), b"x", object(), {1, 2}], ids=["path", "bytes", "object", "set"])
+def test_what_is_neither_plain_nor_a_date_never_becomes_text(value):
+    for values in ({"name": value}, {"name": "x", "options": {"some": [value]}}):
+        with pytest.raises(
+            UserError, match=r"^(name|options\.some) must be a number, text, true, false, null or a list"
+        ):
+            build(Whole, values)
+
+
 def deep(levels: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(levels):
@@ -187,8 +196,8 @@ def endless() -> list[Any]:
         (-(10**5000), "part.count must be a smaller number."),
         ("caf\udce9", "part.count holds bytes that are no text: 'caf\\udce9'."),
         ({1: 2}, "part.count must be a whole number from 1 to 9, not {1: 2}."),
-        (b"bytes", "part.count must be a whole number from 1 to 9, not b'bytes'."),
-        (object(), "part.count must be a whole number from 1 to 9, not <object"),
+        (b"bytes", "part.count must be a number, text, true, false, null or a list, not b'bytes'."),
+        (object(), "part.count must be a number, text, true, false, null or a list, not <object"),
     ],
     ids=["deep", "deeper", "deepest", "endless", "4,000 digits", "5,000 digits", "negative", "surrogate", *"abc"],
 )
