@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from PIL import Image
 from reverie import metrics
 from reverie.config.schema import Config
 from reverie.errors import UserError
-from reverie.learner.events import EpochEnds, Event, PhaseBegins, PhaseEnds, RunBegins, TaskEnds
+from reverie.learner.events import DreamSummary, EpochEnds, Event, PhaseBegins, PhaseEnds, RunBegins, TaskEnds
 from reverie.learner.folder import RunFolder
 from reverie.learner.session import Seconds, Session
 from reverie.runs.figures import Tested, make_figures
@@ -120,11 +120,11 @@ class RunView:
         return [event for event in self.events if isinstance(event, RunBegins)]
 
     @property
-    def dreams(self) -> dict[int, Mapping[str, Any]]:
+    def dreams(self) -> dict[int, DreamSummary]:
         """By task: how many old classes were dreamed of, and how sure the teacher is of the dreams."""
         ends = [event for event in self.events if isinstance(event, PhaseEnds) and event.phase == "dream"]
-        told = {"classes", "covered", "confidence"}
-        return {event.task: event.summary for event in ends if told <= event.summary.keys()}
+        told = {event.task: DreamSummary.of(event.summary) for event in ends}
+        return {task: summary for task, summary in told.items() if summary is not None}
 
     def coverage(self, task: int) -> str:
         """What a sheet of dreams shows, in a few words."""
@@ -132,8 +132,8 @@ class RunView:
         if summary is None:
             return "A row for each class."
         return (
-            f"A row for each class. Of {summary['classes']} old classes, {summary['covered']} were dreamed of; "
-            f"the teacher's mean confidence is {summary['confidence']:.2f}."
+            f"A row for each class. Of {summary.classes} old classes, {summary.covered} were dreamed of; "
+            f"the teacher's mean confidence is {summary.confidence:.2f}."
         )
 
     def losses(self) -> dict[str, dict[int, list[EpochEnds]]]:

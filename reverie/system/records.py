@@ -33,6 +33,7 @@ RecordType = TypeVar("RecordType", bound="Record")
 Schema = Mapping[str, Any]  # as JSON schema has it
 MOST_BYTES = 256 << 20  # of a file that is read as a record; ours are far smaller
 DATES = datetime.date | datetime.time  # a moment is a date, too
+LARGEST = 2**63 - 1  # of whole numbers, whatever they count
 MOST_DEPTH = 100  # of lists and dictionaries inside each other
 
 
@@ -167,9 +168,13 @@ def as_record(cls: type[RecordType], values: Any) -> RecordType:
     if _depth(values) > MOST_DEPTH:
         raise UserError("it is nested too deeply.")
     try:
-        return cls.model_validate(values)
+        made = cls.model_validate(values)
     except ValidationError as error:
         raise UserError(sentence(error, cls, values)) from None
+    for key, leaf in _leaves(values, ""):
+        if isinstance(leaf, int) and abs(leaf) > LARGEST:
+            raise UserError(f"{key} must be a smaller number, not {shortened(leaf)}.")
+    return made
 
 
 def _depth(values: Any) -> int:

@@ -305,6 +305,18 @@ def test_replacing_looks_at_the_new_values_as_at_the_first():
             made.replace(**{name: 5})
 
 
+def test_no_whole_number_of_a_file_is_larger_than_any_count():
+    for values, key in (
+        ({"needed": 10**300}, "needed"),
+        ({"needed": 1, "many": [{"number": -(10**300)}]}, "many.number"),
+        ({"needed": 1, "by_name": {"a": 2**63}}, "by_name.a"),
+        ({"needed": 1, "added": {"later": [10**300]}}, "added.later"),
+    ):
+        with pytest.raises(UserError, match=rf"^{key} must be a smaller number, not .{{1,61}}\.$"):
+            as_record(Outer, values)
+    assert as_record(Outer, {"needed": 2**63 - 1}).needed == 2**63 - 1
+
+
 class Named(Record):
     schema_version: Annotated[int, Field(alias="schema", ge=1)] = 1
     pair: Annotated[tuple[int, str], Field(strict=False)] = (1, "a")
