@@ -21,9 +21,28 @@ MOVED: dict[str, tuple[str, Mapping[str, str]]] = {
     "reverie.phase": ("reverie.engine.phase", {"Steps": "StepSchedule"}),
     "reverie.model_io": (
         "reverie.model.folder",
-        {"load": "load_model", "read": "read_model", "digest": "model_digest"},
+        {"load": "load_model", "read": "read_model", "digest": "model_digest", "write": "write_model"},
     ),
-    "reverie.export": ("reverie.model.export", {"export": "export_model"}),
+    "reverie.export": ("reverie.model.export", {}),
+    "reverie.preflight": ("reverie.model.preflight", {"check": "run_preflight"}),
+}
+
+
+def _save(folder: Any, model: Any, overwrite: bool = False) -> str:
+    """As `reverie.model_io.save` was, with the folder first."""
+    saved: str = importlib.import_module("reverie.model.folder").save_model(model, folder, overwrite=overwrite)
+    return saved
+
+
+def _export(model: Any, to: Any, file: Any) -> Any:
+    """As `reverie.export.export` was: a file that is there is overwritten."""
+    return importlib.import_module("reverie.model.export").export_model(model, to, file, overwrite=True)
+
+
+# Functions that take other arguments now, or mean something else by them.
+KEPT: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "reverie.model_io": {"save": _save},
+    "reverie.export": {"export": _export},
 }
 
 
@@ -44,6 +63,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 setattr(module, name, value)
         for old, new in renamed.items():
             setattr(module, old, found[new])
+        for old, function in KEPT.get(module.__name__, {}).items():
+            setattr(module, old, function)
 
 
 def find_moved_modules() -> None:

@@ -3,6 +3,7 @@
 import enum
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import subprocess
@@ -20,6 +21,8 @@ import reverie
 from reverie import methods
 from reverie.deprecated import MOVED
 from reverie.engine.phase import StepSchedule
+from reverie.model.folder import write_model
+from reverie.model.preflight import run_preflight
 
 HOUSE = Path(reverie.__file__).parent
 HEAVY = ("torch", "torchvision", "numpy", "pydantic", "PIL", "yaml", "sklearn", "matplotlib")
@@ -155,12 +158,34 @@ def test_lines_that_documents_of_version_0_1_show_still_work(not_yet_asked):
         from reverie.losses import cross_entropy, distillation
         from reverie.phase import SGD, Adam, Phase, Steps
 
-        from reverie import model_io
+        from reverie import model_io, preflight
     assert {str(one.message).partition(" ")[0] for one in told} == {*MOVED}
     assert {one.filename for one in told} == {__file__}  # where it is to be changed
-    assert (model_io.load, export) == (reverie.load_model, reverie.export_model)
+    assert (model_io.load, model_io.write) == (reverie.load_model, write_model)
+    assert preflight.check is run_preflight
+    assert list(inspect.signature(export).parameters) == ["model", "to", "file"]
     assert (cross_entropy, distillation) == (methods.losses.cross_entropy, methods.losses.distillation)
     assert (SGD, Adam, Phase, Steps) == (reverie.SGD, reverie.Adam, reverie.Phase, StepSchedule)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_models_are_saved_exported_and_looked_at_as_in_version_0_1(tmp_path, not_yet_asked):
+    from reverie.export import export
+    from reverie.preflight import check
+
+    from reverie import model_io
+
+    facts = {"classes": ["ant", "bee"], "mean": (0.5,), "std": (0.25,), "size": 8}
+    saved = reverie.adopt(small_net(), **facts).saved
+    digest = model_io.save(tmp_path / "model", saved)
+    with pytest.raises(reverie.UserError, match="exists already"):
+        model_io.save(tmp_path / "model", saved)
+    assert model_io.save(tmp_path / "model", saved, True) == model_io.digest(tmp_path / "model") == digest
+    assert model_io.write(tmp_path / "other", saved) == digest
+    assert model_io.load(tmp_path / "model", small_net).classifier.class_names == ("ant", "bee")
+    for _ in range(2):
+        assert export(saved, "torch", tmp_path / "model.pt2").difference < 1e-3
+    assert check(saved.classifier, steps=2).classes == 2
 
 
 def test_a_module_that_never_was_is_not_found():
@@ -191,9 +216,10 @@ def test_figures_of_a_result_can_be_asked_for_as_of_a_dictionary():
     result = reverie.load_results(HOUSE.parent / "results" / "digits-5")[0]
     with pytest.warns(DeprecationWarning, match=r"\['metrics'\] is deprecated: use \.metrics"):
         metrics = result["metrics"]
-    with pytest.warns(DeprecationWarning, match="final_accuracy"):
-        assert metrics["final_accuracy"] == result.metrics.final_accuracy
+    assert metrics["final_accuracy"] == result.metrics.final_accuracy
     with pytest.warns(DeprecationWarning):
+        assert result["schema"] == result.schema_version
+        assert {**result} == json.loads(json.dumps(result.as_dict()))
         assert result["ledger"][0]["classes"] == result.ledger[0].classes
 
 

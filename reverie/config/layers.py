@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import functools
 import json
 import typing
@@ -21,25 +22,32 @@ import yaml
 
 from reverie.config.choices import RECIPES, Recipe
 from reverie.config.schema import SECTIONS, TRAINING_SECTIONS, Config, as_plain, flat
-from reverie.config.yaml_files import TooLarge, parse_yaml
+from reverie.config.setting_values import (
+    Settings,
+    check_settings,
+    nearest_in_sections,
+    nearest_section,
+    parse_setting,
+    plain_value,
+    setting_value,
+)
+from reverie.config.yaml_files import parse_yaml
 from reverie.errors import UserError, explaining
-from reverie.system.records import build, nearest_key
+from reverie.system.records import build
 from reverie.text import did_you_mean, shortened
 
 # What the released code does otherwise, whatever the data set and the method. Values of a data set stand in its preset
 # under `recipes`, values of a method in the method's own file (`Method.released`). docs/method.md lists them all.
 RELEASED: dict[str, Any] = {"net": {"head": "all"}, "dream": {"life": "carried"}}
 
-Settings = Mapping[str, Any] | Sequence[str]
-"""By key, as in `{"train.lr": 0.05}`; or as the command line has them, `["train.lr=0.05"]`."""
-
 Layer = tuple[str, dict[str, Any]]  # where it is from, and what it says, by section
 FindMethod = Callable[[str], Any]  # gives the class behind a method's name, for what it says of itself
 NAMED_SECTIONS = (*SECTIONS, "method", "keep")
+LONGEST_PATH = 4096  # letters
 
 
 def load_preset(
-    preset: str,
+    preset: str | Path,
     *,
     method: str,
     find: FindMethod,
@@ -52,7 +60,9 @@ def load_preset(
 
     Without options, what the layers say of the method itself is left out: it was meant for another method.
     """
-    name, chain = _preset_chain(preset)
+    if not isinstance(preset, str | Path) or len(str(preset)) > LONGEST_PATH:
+        raise UserError(f"`preset` is a preset's name or a YAML file, not {shortened(preset)}.")
+    name, chain = _preset_chain(str(preset))
     return compose(name, chain, method, find, seed, recipe, settings, with_options)
 
 
@@ -125,43 +135,17 @@ def _without(sections: Mapping[str, Mapping[str, Any]], layers: Sequence[Any]) -
 
 def setting_texts(settings: Settings) -> tuple[str, ...]:
     """Settings as the command line has them: `train.epochs=5`."""
-    if isinstance(settings, str):
-        return (settings,)
-    if not isinstance(settings, Mapping):
-        return tuple(settings)
-    return tuple(f"{key}={_value_text(key, value)}" for key, value in settings.items())
+    checked = check_settings(settings)
+    if not isinstance(checked, Mapping):
+        return checked
+    return tuple(f"{key}={_value_text(key, value)}" for key, value in checked.items())
 
 
 def _value_text(key: str, value: Any) -> str:
-    if isinstance(value, str) and _setting_value(value) == value:
-        return value
-    try:
-        return json.dumps(as_plain(value), ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        raise UserError(
-            f"{key} cannot be {shortened(value)}: a setting is a number, text, true, false, null or a list."
-        ) from None
-
-
-def parse_setting(text: str) -> dict[str, Any]:
-    """`train.epochs=5` as {"train": {"epochs": 5}}."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"A setting is section.key=value, for example train.epochs=5, not {shortened(text)}.")
-    parsed = _setting_value(value)
-    for part in reversed(key.strip().split(".")):
-        parsed = {part: parsed}
-    return parsed
-
-
-def _setting_value(text: str) -> Any:
-    """As in YAML; what is not YAML is text."""
-    try:
-        return parse_yaml(text)
-    except TooLarge as error:
-        raise UserError(f"A setting's value cannot be read: {error}.") from None
-    except (yaml.YAMLError, ValueError):
-        return text
+    plain = plain_value(key, value)
+    if isinstance(plain, str) and setting_value(plain) == plain:
+        return plain
+    return json.dumps(plain, ensure_ascii=False)
 
 
 def setting_keys(settings: Settings) -> set[str]:
@@ -213,7 +197,7 @@ def _preset_chain(preset: str) -> tuple[str, list[Layer]]:
     seen: set[str] = set()
     wanted: str | None = preset
     while wanted is not None:
-        place = str(Path(wanted).resolve()) if Path(wanted).is_file() else wanted
+        place = str(Path(wanted).resolve()) if _is_file(wanted) else wanted
         if place in seen:
             raise UserError(f"{chain[-1][0]} extends itself, by way of {', '.join(sorted(seen))}.")
         seen.add(place)
@@ -235,14 +219,24 @@ def _extended_file(file: str, extended: str | None) -> str | None:
     if extended is None or extended in preset_names():
         return extended
     there = Path(file).parent / extended
-    return str(there) if there.is_file() else extended
+    return str(there) if _is_file(there) else extended
+
+
+def _is_file(place: Path | str) -> bool:
+    """A name that is too long for any file is none."""
+    try:
+        return Path(place).is_file()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
 
 
 @explaining("read", "Change its permissions, or choose another preset.")
 def _read_preset(preset: str) -> tuple[str, dict[str, Any]]:
     if preset in preset_names():
         raw, origin = _preset_folder().joinpath(f"{preset}.yaml").read_bytes(), f"preset {preset}"
-    elif Path(preset).is_file():
+    elif _is_file(preset):
         raw, origin = Path(preset).read_bytes(), preset
     elif Path(preset).suffix in (".yaml", ".yml"):
         raise UserError(f"There is no file {preset}.")
@@ -301,8 +295,7 @@ def _refuse_unknown_keys(layer: Any, options: type, method: str, origin: str) ->
     known = known_keys(options)
     for section, values in _section(layer, origin).items():
         if section not in NAMED_SECTIONS:
-            leaf = [f"{name}.{section}" for name, keys in known.items() if section in keys]
-            hint = f" Did you mean {leaf[0]!r}?" if leaf else did_you_mean(str(section), NAMED_SECTIONS)
+            hint = nearest_section(str(section), known, NAMED_SECTIONS)
             raise UserError(f"Unknown section {str(section)!r} in {origin}.{hint}")
         if section == "keep":
             continue
@@ -311,17 +304,8 @@ def _refuse_unknown_keys(layer: Any, options: type, method: str, origin: str) ->
         for key in values:
             if key not in known[section]:
                 owner = f" The method {method!r} has no such option." if section == "method" else ""
-                hint = _hint(str(key), section, known)
+                hint = nearest_in_sections(str(key), section, known)
                 raise UserError(f"Unknown key '{section}.{key}' in {origin}.{owner}{hint}")
-
-
-def _hint(key: str, section: str, known: Mapping[str, Sequence[str]]) -> str:
-    """A near key of the section, or the same key of another one, or all that the section has."""
-    near = did_you_mean(key, known[section], cutoff=0.7)
-    elsewhere = [name for name, keys in known.items() if key in keys]
-    if not near and elsewhere:
-        return f" Did you mean '{elsewhere[0]}.{key}'?"
-    return nearest_key(key, known[section], f"{section}.")
 
 
 def known_keys(options: type) -> dict[str, list[str]]:

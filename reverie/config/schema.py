@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
@@ -20,8 +20,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from reverie.config.choices import UPPER_BOUND, Precision, Recipe
+from reverie.config.setting_values import Settings, nearest_in_sections, nearest_section, settings_by_key
 from reverie.errors import UserError
-from reverie.system.records import build, nearest_key, sentence
+from reverie.system.records import build, refuse_too_large, sentence
 
 Section = TypeVar("Section")
 LARGEST_SEED = 2**63 - 1
@@ -44,6 +45,7 @@ def settings(name: str) -> Callable[[type[Section]], type[Section]]:
             values = {**dict(zip(fields, args, strict=False)), **given}
             if len(values) < len(args) + len(given):
                 raise TypeError(f"{made.__name__} takes {', '.join(fields)}, each of them once")
+            refuse_too_large(values, f"{name}." if name else "")
             try:
                 validate(self, **values)
             except ValidationError as error:
@@ -356,6 +358,14 @@ class Config:
     # Keys that the method itself sets, or the preset for it alone: its value, and the upper bound's.
     own_values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for key in self.own_values:
+            section, _, name = key.partition(".")
+            if section not in SECTIONS or not hasattr(getattr(self, section), name):
+                raise ValueError(f"Unknown key '{key}' in own_values.")
+        object.__setattr__(self, "options", frozen(self.options))
+        object.__setattr__(self, "own_values", frozen(self.own_values))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; `from_dict` reads them back."""
         plain = as_plain(self)
@@ -381,26 +391,32 @@ class Config:
         rest = {key: value for key, value in values.items() if key not in ("method", "reference")}
         return build(cls, {**rest, "method": method["name"], "options": options})
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Config:
+    def with_settings(self, settings: Settings) -> Config:
         """The same with other values by key, for the run and for the upper bound that it is compared with.
 
-        config.with_settings({"train.lr": 0.05, "train.milestones": [50, 80]})
+            config.with_settings({"train.lr": 0.05, "train.milestones": [50, 80]})
+            config.with_settings(["train.lr=0.05"])
+
+        Raises UserError for a key or a value that cannot be. Options of a method (`method.NAME`) are looked up by name;
+        their types and bounds, which the method alone knows, are checked when a learner is made, or a run begins.
         """
+        given = settings_by_key(settings)
         changed = copy.deepcopy(self.as_dict())
-        for key, value in settings.items():
+        known = {name: list(changed[name]) for name in (*SECTIONS, "method")}
+        known["method"].remove("name")
+        for key, value in given.items():
             section, _, name = key.partition(".")
             if key == "keep":
-                changed["keep"] = as_plain(value)
-            elif section not in (*SECTIONS, "method"):
-                raise UserError(f"Unknown section {section!r}.{nearest_key(section, [*SECTIONS, 'method'])}")
-            elif name not in changed[section] or (section, name) == ("method", "name"):
-                known = [other for other in changed[section] if (section, other) != ("method", "name")]
-                raise UserError(f"Unknown key '{key}'.{nearest_key(name, known, f'{section}.')}")
+                changed["keep"] = value
+            elif section not in known:
+                raise UserError(f"Unknown section {section!r}.{nearest_section(section, known, known)}")
+            elif name not in known[section]:
+                raise UserError(f"Unknown key '{key}'.{nearest_in_sections(name, section, known)}")
             else:
-                changed[section][name] = as_plain(value)
-        if "net.weights" in settings and "net.weights_sha256" not in settings:
+                changed[section][name] = value
+        if "net.weights" in given and "net.weights_sha256" not in given:
             changed["net"]["weights_sha256"] = None  # of the file that was
-        own = {key: both for key, both in self.own_values.items() if key not in settings}
+        own = {key: both for key, both in self.own_values.items() if key not in given}
         return Config.from_dict({**changed, "own_values": as_plain(own)})
 
     def completed(self, options: type) -> Config:
@@ -464,6 +480,32 @@ def check_config(config: object) -> None:
     """A preset's name where a configuration is wanted would be told of far away, or not at all."""
     if not isinstance(config, Config):
         raise UserError(f"`config` is what `configure(...)` gives, such as configure('digits-5'), not {config!r:.60}.")
+
+
+class FrozenMapping(Mapping[str, Any]):
+    """Keys and values that cannot be changed; it is copied and pickled as any other."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+def frozen(value: Any) -> Any:
+    """Plain values that cannot be changed: lists become tuples. `as_plain` is the way back."""
+    if isinstance(value, Mapping):
+        return FrozenMapping({key: frozen(item) for key, item in value.items()})
+    return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def as_plain(value: Any) -> Any:

@@ -427,9 +427,9 @@ def diagnose_paper(
 
 def _refuse_strangers(one: Kept, other: Kept) -> None:
     words = {"teacher": f"the classifier after task {one.task}", "generator": "the dreams of old classes"}
-    theirs = other.shared()
-    for what, value in one.shared():
-        its = getattr(theirs, what)
+    ours, theirs = one.shared(), other.shared()
+    for what in type(ours).model_fields:
+        value, its = getattr(ours, what), getattr(theirs, what)
         if value != its:
             both = f" ({value} and {its})" if what != "classes" else ""  # of which there may be very many
             raise UserError(

@@ -14,7 +14,7 @@ from pydantic import Field, InstanceOf
 
 from reverie.engine.device import synchronise
 from reverie.engine.observer import Observer, Snapshot
-from reverie.engine.phase import Phase, Stage
+from reverie.engine.phase import SGD, Phase, Stage
 from reverie.errors import Interrupted, UserError
 from reverie.learner.events import EpochEnds, PhaseBegins, PhaseEnds, StageBegins, StageEnds
 from reverie.learner.folder import RunFolder
@@ -230,9 +230,28 @@ def fits(snapshot: Snapshot, phase: Phase | Stage) -> bool:
     try:
         ours = {name: _shapes(module.state_dict()) for name, module in phase.moves.items()}
         theirs = {name: _shapes(state) for name, state in snapshot["moves"].items()}
-        return ours == theirs and snapshot["done"] in range(phase.total_steps + 1)
-    except (LookupError, TypeError, AttributeError):
+        in_range = snapshot["done"] in range(phase.total_steps + 1)
+        return ours == theirs and in_range and _optimizer_fits(snapshot["optimizer"], phase)
+    except (LookupError, TypeError, AttributeError, ValueError):
         return False
+
+
+def _optimizer_fits(state: Mapping[str, Any], phase: Phase) -> bool:
+    """Has an optimizer the state of this phase's parameters, and the values that this phase gives it?"""
+    shapes = dict(enumerate(tuple(parameter.shape) for parameter in phase.trainable()))
+    settings = phase.optimizer
+    if isinstance(settings, SGD):
+        told = {"momentum": settings.momentum, "weight_decay": settings.weight_decay}
+        wanted: dict[str, bool] = {"momentum_buffer": True}  # whether it has the parameter's shape
+    else:
+        told, wanted = {}, {"step": False, "exp_avg": True, "exp_avg_sq": True}
+    (group,) = state["param_groups"]
+    if group["params"] != list(shapes) or any(group[name] != value for name, value in told.items()):
+        return False
+    return state["state"].keys() <= shapes.keys() and all(
+        _shapes(values) == {name: shapes[number] if like_it else () for name, like_it in wanted.items()}
+        for number, values in state["state"].items()
+    )
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from reverie.system.provenance import Environment
 from reverie.system.records import Record, as_record
 
 MOST_LINE = 4 << 20  # bytes of an event; ours are far shorter
+Count = Annotated[int, Field(ge=0)]
 TaskNumber = Annotated[int, Field(ge=1, le=1_000_000)]  # counted from 1
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -74,6 +75,22 @@ class StageEnds(Event):
     task: TaskNumber
     stage: str
     figures: dict[str, Any] = Field(default_factory=dict)  # whatever the stage found worth writing down
+
+
+class DreamSummary(Record):
+    """What the summary of a phase that dreams tells: how many old classes were dreamed of, and how surely."""
+
+    classes: Annotated[int, Field(ge=1)]
+    covered: Count
+    confidence: Annotated[float, Field(ge=0, le=1)]
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> DreamSummary | None:
+        """None of a phase that does not dream, or whose event was damaged."""
+        try:
+            return as_record(cls, dict(summary))
+        except UserError:
+            return None
 
 
 class TaskEnds(Event):

@@ -108,9 +108,10 @@ class RunFolder:
                 raise ValueError
             fingerprint, reference = values.pop("fingerprint", None), values.pop("reference", "")
             config = Config.from_dict(values)
+            upper_bound = str(reference) or config.upper_bound_digest()
         except (UserError, yaml.YAMLError, ValueError):
             raise UserError(f"{self.config} is not the configuration of a run. {ANOTHER}") from None
-        return StoredConfig(config, str(reference) or config.upper_bound_digest(), fingerprint and str(fingerprint))
+        return StoredConfig(config, upper_bound, fingerprint and str(fingerprint))
 
     def _clear_scratch(self) -> None:
         """What a killed process was writing at that moment."""

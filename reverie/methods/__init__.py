@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from reverie.config.choices import UPPER_BOUND
 from reverie.errors import UserError
 from reverie.system.plugins import METHODS, load_plugin, plugin_names
-from reverie.text import did_you_mean
+from reverie.text import did_you_mean, shortened
 
 if TYPE_CHECKING:
     from reverie.methods.base import Method
 
 log = logging.getLogger("reverie")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # of a folder, and of a flag's value
 BUILT_IN = {
     UPPER_BOUND: "reverie.methods.plain:Joint",
     "base": "reverie.methods.plain:Base",
@@ -44,15 +46,30 @@ def register_method(name: str, method: type[Method]) -> None:
         reverie.register_method("mine", MyMethod)
 
     A package does the same for all processes with an entry point `reverie.methods` (CONTRIBUTING.md); a table, whose
-    runs are processes of their own, needs that. Raises UserError for a name that is taken, or a class that is none.
+    runs are processes of their own, needs that. Raises UserError for a name that is taken or cannot be one, or a class
+    that is no method. The same class may be registered again, as by a cell of a notebook that is run twice.
     """
-    if name in method_names() and _registered.get(name) is None:
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name == "all":
+        raise UserError(
+            f"`name` is up to 64 letters, digits, - and _, does not begin with -, and is not 'all'; "
+            f"{shortened(name)} is not."
+        )
+    if name in method_names() and not _same_class(_registered.get(name), method):
         raise UserError(f"There is a method {name!r} already. Choose another `name`.")
     try:
         _check_method(method)
     except TypeError as error:
         raise UserError(f"{name!r} cannot be a method: {error}.") from None
     _registered[name] = method
+
+
+def _same_class(one: object, other: object) -> bool:
+    """Also where its definition was run again."""
+    return one is not None and _place(one) == _place(other)
+
+
+def _place(cls: object) -> tuple[str | None, str | None]:
+    return getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
 
 
 def method_names() -> list[str]:
@@ -62,7 +79,7 @@ def method_names() -> list[str]:
 
 def is_of_this_process(name: str) -> bool:
     """Is it a method by `register_method` alone, of which other processes know nothing?"""
-    return name in _registered and name not in {entry.name for entry in entry_points(group=GROUP)}
+    return name in _registered and name not in plugin_names(METHODS)
 
 
 def methods_that_load() -> list[str]:
@@ -93,6 +110,8 @@ def _check_method(method: object) -> None:
 
 def find_method(name: str) -> type[Method]:
     """The class behind a name. Only then is its file loaded, and torch with it."""
+    if not isinstance(name, str):
+        raise UserError(f"A method is named by text such as 'abd', not {shortened(name)}.")
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found: type[Method] = getattr(import_module(module), attribute)
@@ -102,4 +121,5 @@ def find_method(name: str) -> type[Method]:
     other: type[Method] | None = load_plugin(METHODS, name, _check_method)
     if other is not None:
         return other
-    raise UserError(f"There is no method {name!r}.{did_you_mean(name, method_names())} `list_methods()` names them.")
+    hint = did_you_mean(name[:100], method_names())
+    raise UserError(f"There is no method {shortened(name)}.{hint} `list_methods()` names them.")

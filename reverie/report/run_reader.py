@@ -20,6 +20,7 @@ from reverie import metrics
 from reverie.config.schema import Config
 from reverie.errors import UserError
 from reverie.learner.events import (
+    DreamSummary,
     EpochEnds,
     Event,
     PhaseBegins,
@@ -131,11 +132,11 @@ class RunView:
         return [event for event in self.events if isinstance(event, RunBegins)]
 
     @property
-    def dreams(self) -> dict[int, Mapping[str, Any]]:
+    def dreams(self) -> dict[int, DreamSummary]:
         """By task: how many old classes were dreamed of, and how sure the teacher is of the dreams."""
         ends = [event for event in self.events if isinstance(event, PhaseEnds) and event.phase == "dream"]
-        told = {"classes", "covered", "confidence"}
-        return {event.task: event.summary for event in ends if told <= event.summary.keys()}
+        told = {event.task: DreamSummary.of(event.summary) for event in ends}
+        return {task: summary for task, summary in told.items() if summary is not None}
 
     def coverage(self, task: int) -> str:
         """What a sheet of dreams shows, in a few words."""
@@ -143,8 +144,8 @@ class RunView:
         if summary is None:
             return "A row for each class."
         return (
-            f"A row for each class. Of {summary['classes']} old classes, {summary['covered']} were dreamed of; "
-            f"the teacher's mean confidence is {summary['confidence']:.2f}."
+            f"A row for each class. Of {summary.classes} old classes, {summary.covered} were dreamed of; "
+            f"the teacher's mean confidence is {summary.confidence:.2f}."
         )
 
     def losses(self) -> dict[str, dict[int, list[EpochEnds]]]:

@@ -15,7 +15,7 @@ from PIL import Image
 from reverie.engine.observer import Observer
 from reverie.engine.phase import Phase
 from reverie.errors import UserError
-from reverie.learner.events import EpochEnds, PhaseEnds, StageEnds, TaskEnds
+from reverie.learner.events import DreamSummary, EpochEnds, PhaseEnds, StageEnds, TaskEnds
 from reverie.learner.folder import RunFolder
 
 FOLDER = "tensorboard"  # inside the run's folder
@@ -84,9 +84,9 @@ class TensorBoardLog(Observer):
             self.writer.add_scalar(f"{phase}/{name}", value, self._epochs[phase])
 
     def _write_summary(self, task: int, phase: str, summary: Mapping[str, Any]) -> None:
-        if summary.get("classes"):
-            self.writer.add_scalar(f"{phase}/confidence", summary["confidence"], task)
-            self.writer.add_scalar(f"{phase}/share_of_classes", summary["covered"] / summary["classes"], task)
+        if dreams := DreamSummary.of(summary):
+            self.writer.add_scalar(f"{phase}/confidence", dreams.confidence, task)
+            self.writer.add_scalar(f"{phase}/share_of_classes", dreams.covered / dreams.classes, task)
 
     def _write_task(self, task: int, accuracy: float) -> None:
         self.writer.add_scalar("accuracy/all_classes_seen", accuracy, task)

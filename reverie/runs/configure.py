@@ -32,7 +32,7 @@ log = logging.getLogger("reverie")
 
 
 def configure(
-    preset: str,
+    preset: str | Path,
     method: str = "abd",
     *,
     seed: int = 0,

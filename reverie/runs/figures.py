@@ -72,7 +72,7 @@ def make_figures(folder: RunFolder, config: Config, tested: Tested) -> Figures:
         accuracy_matrix=[[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
         test_images=images,
         uncorrected_accuracy_after=_uncorrected(predicted, top),
-        upper_bound=UpperBoundRecord(accuracy_after=offline, keys=keys) if offline else None,
+        upper_bound=UpperBoundRecord(accuracy_after=offline, networks=keys) if offline else None,
     )
 
 

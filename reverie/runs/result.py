@@ -36,7 +36,7 @@ class UpperBoundRecord(Record):
     """What Omega refers to."""
 
     accuracy_after: list[Share]
-    keys: list[str]  # under which its networks are kept beside the run
+    networks: Annotated[list[str], Field(alias="keys")]  # the names under which its networks are kept beside the run
 
 
 class TimeSpent(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -168,6 +169,7 @@ class _Run:
         )
         learner = self.learner
         if checkpoint and first == len(self.stream):  # stopped between the last task and the result
+            self._refuse_other_classes(checkpoint, len(self.stream.classes))
             learner.load_state_dict(checkpoint.state)
         with on_stop_signal(self.recorder.request_stop):
             for index in range(first, len(self.stream)):
@@ -193,9 +195,11 @@ class _Run:
     def _learn(self, learner: TaskLearner, task: Task, checkpoint: Checkpoint | None) -> None:
         """Learn a task, from its beginning or from a checkpoint."""
         if checkpoint is not None and checkpoint.phase is None:
+            self._refuse_other_classes(checkpoint, task.first_label)
             learner.load_state_dict(checkpoint.state)
             checkpoint = None
         elif checkpoint is not None:
+            self._refuse_other_classes(checkpoint, task.first_label + len(task.names))
             learner.prepare(checkpoint.state, known=task.first_label)
         keeper = _DreamKeeper(learner, self.folder, self.recorder, "dreamers" in self.config.keep)
         observers = [self.recorder, self.observer, keeper]
@@ -207,6 +211,14 @@ class _Run:
                 first = FirstTask(self.folder.path, task, learner, origin, self.recorder, self.session)
                 observers.append(sharing.enter_context(first))
             learner.learn(task, Observers(*observers), checkpoint)
+
+    def _refuse_other_classes(self, checkpoint: Checkpoint, count: int) -> None:
+        """It must know the first so many classes of the stream, in their order."""
+        if checkpoint.state.classes != list(self.stream.class_names[:count]):
+            raise UserError(
+                f"The checkpoint {self.folder.resting} is damaged (its classes are not those that were learned). "
+                "Delete its folder to start the run anew."
+            )
 
     def _learn_everything(self, index: int, checkpoint: Checkpoint | None) -> TaskLearner:
         """All tasks so far, by a fresh network. The upper bound's is found, or trained and found ever after."""
@@ -332,12 +344,15 @@ def _phase_costs(events: Sequence[Event], tasks: int) -> list[dict[str, PhaseCos
     """By task and phase: how many steps it has, and the seconds that went by before the first of them."""
     found: list[dict[str, PhaseCost]] = [{} for _ in range(tasks)]
     for event in events:
+        if not isinstance(event, PhaseBegins | PhaseEnds) or event.task > tasks:  # a damaged event may name any task
+            continue
+        costs = found[event.task - 1]
         if isinstance(event, PhaseBegins):
-            found[event.task - 1][event.phase] = PhaseCost(steps=event.steps, setup_seconds=0.0)
-        elif isinstance(event, PhaseEnds) and event.phase in found[event.task - 1]:  # a power cut may take events away
-            begun = found[event.task - 1][event.phase]
-            setup = float(event.summary.get("setup_seconds", 0.0))
-            found[event.task - 1][event.phase] = begun.replace(setup_seconds=setup)
+            costs[event.phase] = PhaseCost(steps=event.steps, setup_seconds=0.0)
+        elif event.phase in costs:  # a power cut may take events away
+            setup: Any = event.summary.get("setup_seconds")
+            if type(setup) in (int, float) and 0 <= setup < math.inf:
+                costs[event.phase] = costs[event.phase].replace(setup_seconds=setup)
     return found
 
 

@@ -28,8 +28,12 @@ SCRATCH = ".reverie-"  # how the name of everything begins that is not yet whole
 
 
 def write_bytes(file: Path, content: bytes | memoryview) -> None:
-    """Write beside the file, flush to the disk, then take its place in one move. Who may read it stays as it is."""
+    """Write beside the file, flush to the disk, then take its place in one move. Who may read it stays as it is.
+
+    Raises UserError where a FIFO, a socket or a device is in that place: a plain file would end it.
+    """
     file = _resolved(file)
+    refuse_special_file(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = _scratch_name(file)
     try:
@@ -123,6 +127,8 @@ def _unpacked(content: bytes) -> dict[str, Any]:
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder whole: `fill` writes into a scratch folder that then takes its place."""
     folder = _resolved(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder, and stays as it is. Choose another place.")
     above = [parent for parent in folder.absolute().parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = _scratch_name(folder)
@@ -175,7 +181,14 @@ def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None
             raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another `out`.")
         if file.exists() and not overwrite:
             raise UserError(f"{file} exists already. Choose another `out`, or say `overwrite`.")
+        refuse_special_file(file, "Choose another `out`.")
         check_writable(file.parent)
+
+
+def refuse_special_file(file: Path, advice: str = "Choose another place.") -> None:
+    """A FIFO, a socket or a device is neither read nor replaced as if it were a file. A folder the system refuses."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise UserError(f"{file} is no regular file, and stays as it is. {advice}")
 
 
 def _scratch_name(place: Path) -> Path:

@@ -7,11 +7,12 @@ values, as YAML and JSON have them; a wrong value becomes one sentence: which ke
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -31,6 +32,8 @@ Made = TypeVar("Made")
 RecordType = TypeVar("RecordType", bound="Record")
 Schema = Mapping[str, Any]  # as JSON schema has it
 MOST_BYTES = 256 << 20  # of a file that is read as a record; ours are far smaller
+DATES = datetime.date | datetime.time  # a moment is a date, too
+LARGEST = 2**63 - 1  # of whole numbers, whatever they count
 MOST_DEPTH = 100  # of lists and dictionaries inside each other
 
 
@@ -46,8 +49,16 @@ class Record(BaseModel):
     sparse: ClassVar[bool] = False  # true: what is none is left out of the file
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values for some fields."""
-        return type(self)(**{**dict(self), **changes})
+        """The same with other values for some fields. Raises UserError for a value that cannot be."""
+        known = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        for name in changes:
+            if name not in known:
+                raise TypeError(f"{type(self).__name__} has no {name!r}.{nearest_key(name, known)}")
+        values = {**known, **changes}
+        try:
+            return type(self)(**values)
+        except ValidationError as error:
+            raise UserError(sentence(error, type(self), values)) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `as_record` reads them back."""
@@ -59,13 +70,43 @@ class Record(BaseModel):
         plain: dict[str, Any] = serialize(self)
         return {name: value for name, value in plain.items() if value is not None} if self.sparse else plain
 
+    # --- results and ledgers were dictionaries in 0.1; all of this goes away with the next version
+
     def __getitem__(self, name: str) -> Any:
-        """Results and ledgers were dictionaries in 0.1; this goes away with the next version."""
-        warnings.warn(f"[{name!r}] is deprecated: use .{name}", DeprecationWarning, stacklevel=2)
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
+        return self._as_dictionary(f"[{name!r}]", f".{self._field(name)}")[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._as_dictionary(f"{name!r} in", ".as_dict()")
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # pydantic's has pairs
+        return iter(self._as_dictionary("a loop over it", ".as_dict()"))
+
+    def __len__(self) -> int:
+        return len(self._as_dictionary("len()", ".as_dict()"))
+
+    def __bool__(self) -> bool:
+        return True  # however many names it has
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._as_dictionary(f".get({name!r})", f".{self._field(name)}").get(name, default)
+
+    def keys(self) -> KeysView[str]:
+        return self._as_dictionary(".keys()", ".as_dict()").keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._as_dictionary(".values()", ".as_dict()").values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._as_dictionary(".items()", ".as_dict()").items()
+
+    def _as_dictionary(self, asked: str, better: str) -> dict[str, Any]:
+        warnings.warn(f"{asked} is deprecated: use {better}", DeprecationWarning, stacklevel=3)
+        return self.as_dict()
+
+    def _field(self, name: str) -> str:
+        """What Python calls what a file calls `name`."""
+        fields = type(self).model_fields.items()
+        return next((field for field, about in fields if about.alias == name), name)
 
 
 @functools.cache
@@ -91,7 +132,7 @@ def build(cls: type[Made], values: Mapping[str, Any], where: str = "") -> Made:
                 raise UserError(f"Unknown key '{where}{key}'.{nearest_key(str(key), known, where)}")
     _refuse_what_json_lacks(values, where)
     try:
-        raw = json.dumps(values, default=str)  # a date is text here
+        raw = json.dumps(_lists(values), default=_date_text)
     except TypeError:  # keys that are neither text nor numbers
         raise UserError(f"{where.rstrip('.') or 'It'} holds what is no plain value: {shortened(values)}.") from None
     try:
@@ -127,9 +168,13 @@ def as_record(cls: type[RecordType], values: Any) -> RecordType:
     if _depth(values) > MOST_DEPTH:
         raise UserError("it is nested too deeply.")
     try:
-        return cls.model_validate(values)
+        made = cls.model_validate(values)
     except ValidationError as error:
         raise UserError(sentence(error, cls, values)) from None
+    for key, leaf in _leaves(values, ""):
+        if isinstance(leaf, int) and abs(leaf) > LARGEST:
+            raise UserError(f"{key} must be a smaller number, not {shortened(leaf)}.")
+    return made
 
 
 def _depth(values: Any) -> int:
@@ -275,20 +320,40 @@ def _at(values: Any, path: Iterable[str | int]) -> Any:
     return values
 
 
-def _refuse_what_json_lacks(value: Any, where: str, depth: int = 0) -> None:
+def _refuse_what_json_lacks(value: Any, where: str) -> None:
     """No key of ours takes it, and the person is told which has it."""
-    key = where.rstrip(".") or "It"
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{key} must be a finite number, not {value!r}.")
-    if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4300 digits
-        raise UserError(f"{key} must be a smaller number.")
-    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise UserError(f"{key} holds bytes that are no text: {shortened(value)}.")
+    refuse_too_large(value, where)
+    for key, leaf in _leaves(value, where):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise UserError(f"{key} must be a finite number, not {leaf!r}.")
+        if isinstance(leaf, str) and not leaf.isascii() and any("\ud800" <= letter <= "\udfff" for letter in leaf):
+            raise UserError(f"{key} holds bytes that are no text: {shortened(leaf)}.")
+        if not (leaf is None or isinstance(leaf, str | bool | int | float | DATES)):
+            raise UserError(f"{key} must be a number, text, true, false, null or a list, not {shortened(leaf)}.")
+
+
+def refuse_too_large(value: Any, where: str) -> None:
+    """Numbers that Python does not write, and lists inside lists without end."""
+    for key, leaf in _leaves(value, where):
+        if isinstance(leaf, int) and leaf.bit_length() > 14_000:  # Python writes no more than 4300 digits
+            raise UserError(f"{key} must be a smaller number.")
+
+
+def _leaves(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every value that holds no others, with its key."""
     if depth > MOST_DEPTH:
-        raise UserError(f"{key} is nested too deeply.")
+        raise UserError(f"{where.rstrip('.') or 'It'} is nested too deeply.")
     if isinstance(value, Mapping):
         for name, item in value.items():
-            _refuse_what_json_lacks(item, f"{where}{name}.", depth + 1)
+            yield from _leaves(item, f"{where}{name}.", depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_what_json_lacks(item, where, depth + 1)
+            yield from _leaves(item, where, depth + 1)
+    else:
+        yield where.rstrip(".") or "It", value
+
+
+def _date_text(value: Any) -> str:
+    """A date, as YAML has them, is text here."""
+    assert isinstance(value, DATES)
+    return str(value)

@@ -246,6 +246,22 @@ def test_a_value_that_no_setting_has_is_refused(value):
         configure("digits-5", "abd", settings={"train.epochs": value})
 
 
+@pytest.mark.parametrize("settings", [None, 5, [5], {5: 1}, (text for text in ["train.lr=1"])])
+def test_what_are_no_settings_are_refused(settings):
+    with pytest.raises(UserError, match=r"^(`settings` are keys and values|The key of a setting is text) such as "):
+        configure("digits-5", "abd", settings=settings)
+
+
+def test_a_preset_may_be_a_path_and_what_is_no_name_is_refused():
+    assert configure(Path("digits-5")) == configure("digits-5")
+    for strange in (None, 5, "x" * 300_000, "x" * 300_000 + ".yaml"):
+        with pytest.raises(UserError, match=r"^`preset` is a preset's name or a YAML file, not .{1,61}\.$"):
+            configure(strange)
+    for long in ("x" * 300, "x" * 300 + ".yaml"):
+        with pytest.raises(UserError, match=r"^There is no (preset|file)"):
+            configure(long)
+
+
 # --- files
 
 
@@ -409,7 +425,7 @@ def test_a_methods_own_options_are_typed():
         return SimpleNamespace(Options=Options, released={}, usual={}) if name == "x" else find_method(name)
 
     made = load_preset("digits-5", method="x", find=find, settings=["method.sizes=[3]"])
-    assert made.options == {"sizes": [3], "name": None}
+    assert made.options == {"sizes": (3,), "name": None}
     assert build(Options, made.options).sizes == (3,)
     assert {field.name for field in fields(Options)} == set(made.options)
     for setting, message in {

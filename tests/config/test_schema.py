@@ -1,13 +1,19 @@
 """The typed configuration: bounds on every number, what is part of a run's identity, and which upper bound it has."""
 
+import copy
 import dataclasses
+import datetime
 import hashlib
 import json
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import yaml
 
 from reverie.config.schema import (
     SECTIONS,
@@ -22,9 +28,17 @@ from reverie.config.schema import (
 )
 from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError
+from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method, method_names
 from reverie.runs.configure import configure
 from reverie.system.records import schema_of
+
+
+def endless_list() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
 
 # By preset and recipe, computed by version 0.1: digests of how each method trains, and of their upper bound. Results
 # and networks that were kept with it are found by them.
@@ -102,6 +116,9 @@ def test_every_key_says_what_it_means():
         (lambda: Config("p"), "'method' is missing."),
         (lambda: Config("p", "m", train=5), "train must be a TrainConfig, not 5."),
         (lambda: Config("p", "m", seed=2**63), f"seed must be a whole number from {-(2**63 - 1):,} to {2**63 - 1:,}, "),
+        (lambda: TrainConfig(lr=10**5000), "train.lr must be a smaller number."),
+        (lambda: TrainConfig(milestones=endless_list()), "train.milestones is nested too deeply."),
+        (lambda: Config("p", "m", options={"a": endless_list()}), "options.a is nested too deeply."),
         (lambda: Config("p", "m", "papr"), "recipe must be one of paper, released, not 'papr'. Did you mean 'paper'?"),
     ],
 )
@@ -163,7 +180,8 @@ def test_the_one_that_is_changed_stays_as_it_was():
         ({"train.epoch": 1}, "Unknown key 'train.epoch'. Did you mean 'train.epochs'?"),
         ({"train.zzz": 1}, "Unknown key 'train.zzz'. There are epochs, milestones, gamma, lr, "),
         ({"trian.epochs": 1}, "Unknown section 'trian'. Did you mean 'train'?"),
-        ({"epochs": 1}, "Unknown section 'epochs'. There are data, stream, "),
+        ({"epochs": 1}, "Unknown section 'epochs'. Did you mean 'train.epochs'?"),
+        ({"train.temperature": 1}, "Unknown key 'train.temperature'. Did you mean 'dream.temperature'?"),
         ({"seed": 1}, "Unknown section 'seed'."),
         ({"own_values": {}}, "Unknown section 'own_values'."),
         ({"train": {"epochs": 1}}, "Unknown key 'train'."),
@@ -174,6 +192,16 @@ def test_the_one_that_is_changed_stays_as_it_was():
         ({"train.epochs": "3"}, "train.epochs must be a whole number from 1 to 1,000,000, not '3'."),
         ({"train.lr": float("nan")}, "train.lr must be a finite number, not nan."),
         ({"keep": "models"}, "keep must be a list of one of models, dreamers, not 'models'."),
+        ({5: 1}, "The key of a setting is text such as 'train.lr', not 5."),
+        (
+            None,
+            "`settings` are keys and values such as {'train.lr': 0.05}, or texts such as ['train.lr=0.05'], not None.",
+        ),
+        ([5], "`settings` are keys and values such as"),
+        (["train.lr"], "A setting is section.key=value, for example train.epochs=5, not 'train.lr'."),
+        ({"net.name": Path("resnet8")}, "A setting is a number, text, true, false, null or a list, not PosixPath"),
+        ({"net.name": datetime.date(2026, 1, 2)}, "A setting is a number, text, true, false, null or a list, not date"),
+        ({"stream.split": endless_list()}, "A setting is a number, text, true, false, null or a list, not "),
         ({"train.lr": 0.1, "dream.noise": 0}, "dream.noise must be a whole number from 1 to 16,384, not 0."),
     ],
 )
@@ -181,6 +209,44 @@ def test_a_key_or_a_value_that_cannot_be_is_refused(settings, message):
     with pytest.raises(UserError) as told:
         configure("digits-5", "abd").with_settings(settings)
     assert str(told.value).startswith(message)
+
+
+def test_other_values_may_be_texts_and_numbers_of_numpy_and_torch():
+    config = configure("digits-5", "abd")
+    wanted = config.with_settings({"train.lr": 0.5, "train.milestones": [1, 2], "train.epochs": 3})
+    assert config.with_settings(["train.lr=0.5", "train.milestones=[1, 2]", "train.epochs=3"]) == wanted
+    foreign = {"train.lr": np.float32(0.5), "train.milestones": [np.int64(1), 2], "train.epochs": torch.tensor(3)}
+    assert config.with_settings(foreign) == configure("digits-5", "abd", settings=foreign) == wanted
+    assert config.with_settings("train.even=true").train.even
+    assert type(config.with_settings({"train.lr": np.float64(0.5)}).train.lr) is float
+
+
+def test_an_option_out_of_bounds_is_refused_when_a_learner_is_made(tiny, tiny_stream):
+    changed = tiny("abd").with_settings({"method.distillation": -5})
+    with pytest.raises(UserError, match=r"^method\.distillation must be a number from 0 to "):
+        TaskLearner.for_stream(changed, tiny_stream)
+
+
+@pytest.mark.parametrize("key", ["train.nope", "train", "nope", "seed", "method.name", "train.lr.x"])
+def test_values_of_ones_own_are_of_keys_that_there_are(key):
+    plain = configure("digits-5", "dgr").as_dict()
+    with pytest.raises(UserError, match=rf"^Unknown key '{key}' in own_values\.$"):
+        Config.from_dict({**plain, "own_values": {key: [1, 2]}})
+
+
+def test_options_cannot_be_changed_but_copied_and_pickled():
+    config = configure("digits-5", "dgr", settings={"train.milestones": [1]})
+    for mapping in (config.options, config.own_values):
+        with pytest.raises(TypeError, match="item assignment"):
+            mapping["temperature"] = 9.0
+    listed = dataclasses.replace(config, options={"many": [1, {"more": [2]}]})
+    assert listed.options == {"many": (1, {"more": (2,)})}
+    assert listed.as_dict()["method"]["many"] == [1, {"more": [2]}]
+    for made in (config, listed):
+        assert copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == dataclasses.replace(made) == made
+        assert (
+            yaml.safe_load(yaml.safe_dump(made.as_dict())) == made.as_dict() == json.loads(json.dumps(made.as_dict()))
+        )
 
 
 def test_values_by_key_name_every_section_and_no_other():

@@ -93,7 +93,7 @@ def test_a_table_goes_on_and_no_finished_run_is_repeated(old, reverie):
     expected = assert_as_expected(old, "abd", abd / "model" / "model.safetensors")
     for ours, theirs in zip(result.accuracy_matrix, expected["accuracy_matrix"], strict=True):
         assert ours == [None if value is None else pytest.approx(value, abs=0.05) for value in theirs]
-    assert set(result.upper_bound.keys) == {path.name for path in (old / "table" / "upper-bounds").iterdir()}
+    assert set(result.upper_bound.networks) == {path.name for path in (old / "table" / "upper-bounds").iterdir()}
     assert result.upper_bound.accuracy_after == read_result(run_of(old, "joint") / "result.json").metrics.accuracy_after
     assert 0 < result.metrics.omega < 1
 

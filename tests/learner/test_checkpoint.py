@@ -1,5 +1,6 @@
 """Checkpoints: what survives a crash, and that no file in their place does harm."""
 
+import copy
 import re
 import shutil
 from pathlib import Path
@@ -234,9 +235,36 @@ def test_a_forged_checkpoint_inside_a_phase_costs_the_phase_only(stopped, caplog
     assert "this runs" not in capsys.readouterr().out
 
 
+def other_optimizer(change):
+    """The same snapshot with another state of its optimizer."""
+
+    def changed(snapshot):
+        optimizer = copy.deepcopy(snapshot["optimizer"])
+        change(optimizer)
+        return snapshot | {"optimizer": optimizer}
+
+    return changed
+
+
+OPTIMIZERS = {
+    "no optimizer": lambda snapshot: snapshot | {"optimizer": {}},
+    "an optimizer of text": lambda snapshot: snapshot | {"optimizer": "SGD"},
+    "no groups": other_optimizer(lambda state: state.update(param_groups=[])),
+    "two groups": other_optimizer(lambda state: state["param_groups"].append(state["param_groups"][0])),
+    "a parameter less": other_optimizer(lambda state: state["param_groups"][0]["params"].pop()),
+    "another momentum": other_optimizer(lambda state: state["param_groups"][0].update(momentum=0.1)),
+    "no weight decay": other_optimizer(lambda state: state["param_groups"][0].pop("weight_decay")),
+    "another shape": other_optimizer(lambda state: state["state"].update({0: {"momentum_buffer": torch.zeros(3)}})),
+    "no tensor": other_optimizer(lambda state: state["state"].update({0: {"momentum_buffer": "x"}})),
+    "Adam's": other_optimizer(lambda state: state["state"].update({0: {"step": 1, "exp_avg": torch.zeros(3)}})),
+    "a parameter more": other_optimizer(lambda state: state["state"].update({999: state["state"][0]})),
+}
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        *OPTIMIZERS.values(),
         lambda snapshot: {},
         zeros,
         lambda snapshot: snapshot | {"moves": {}},
@@ -245,7 +273,16 @@ def test_a_forged_checkpoint_inside_a_phase_costs_the_phase_only(stopped, caplog
         lambda snapshot: snapshot | {"done": -1},
         lambda snapshot: snapshot | {"done": "3"},
     ],
-    ids=["empty", "other people's", "of nothing", "of a number", "beyond the end", "before the beginning", "as text"],
+    ids=[
+        *OPTIMIZERS,
+        "empty",
+        "other people's",
+        "of nothing",
+        "of a number",
+        "beyond the end",
+        "before the beginning",
+        "as text",
+    ],
 )
 def test_a_snapshot_of_something_else_costs_the_phase_only(stopped, straight, caplog, change):
     moving = read_state(stopped.moving)

@@ -57,6 +57,14 @@ def test_a_folder_that_version_0_1_claimed_belongs_to_the_same_run(folder):
     assert folder.stored().upper_bound == config.upper_bound_digest()
 
 
+@pytest.mark.parametrize("own", [{"train.nope": [1, 2]}, {"train": [1, 2]}, {"train.lr": [0.1, "x"]}, 5])
+def test_values_of_ones_own_that_cannot_be_are_no_configuration(folder, own):
+    folder.path.mkdir()
+    folder.config.write_text(yaml.safe_dump({**tiny_config("base").as_dict(), "own_values": own}))
+    with pytest.raises(UserError, match=r"config\.yaml is not the configuration of a run\. Choose another `out`\."):
+        folder.refuse_others(tiny_config("base"))
+
+
 def test_a_claim_is_for_good(folder):
     folder.claim(tiny_config("base"), "abc")
     before = folder.config.read_bytes()

@@ -93,11 +93,40 @@ def test_a_script_adds_a_method_for_its_own_process(registry, tiny):
     assert tiny("mine").method == "mine"
     assert "mine" in [info.name for info in reverie.list_methods()]
 
+    again = type("Theirs", (Method,), {"title": "Theirs", "__module__": Theirs.__module__})
+    register_method("mine", again)  # as whoever runs a cell of a notebook again does
+    assert find_method("mine") is again
+
+
+def test_a_name_is_of_one_class_and_another_is_refused(registry):
     class Better(Theirs):
         pass
 
-    register_method("mine", Better)  # as whoever runs a cell of a notebook again does
-    assert find_method("mine") is Better
+    register_method("mine", Theirs)
+    with pytest.raises(UserError, match=r"There is a method 'mine' already\. Choose another `name`\."):
+        register_method("mine", Better)
+    assert find_method("mine") is Theirs
+
+
+@pytest.mark.parametrize(
+    "name", ["", "all", "-m", "a b", "a/b", "../m", "a,b", "a\n", "méthode", "x" * 65, 5, None, ["mine"]]
+)
+def test_a_name_that_no_folder_or_flag_could_have_is_refused(registry, name):
+    with pytest.raises(UserError, match="`name` is up to 64 letters, digits, - and _"):
+        register_method(name, Theirs)
+    assert method_names() == [*BUILT_IN]
+
+
+def test_letters_digits_and_lines_make_a_name(registry):
+    for name in ("x" * 64, "Mine-2_b", "2mine", "_m"):
+        register_method(name, Theirs)
+        assert find_method(name) is Theirs
+
+
+@pytest.mark.parametrize("name", [None, 5, ["abd"], "x" * 300_000])
+def test_what_is_no_name_of_a_method_is_refused_in_a_line(name):
+    with pytest.raises(UserError, match=r"^(A method is named by text|There is no method) .{1,200}$"):
+        find_method(name)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_finished_run_tells_what_its_result_says(run):
     assert found.matrix == result["accuracy_matrix"]
     assert found.tasks == 3
     assert [sheet.task for sheet in found.sheets] == [2, 3]
-    assert found.dreams[3]["classes"] == 4
+    assert found.dreams[3].classes == 4
     losses = found.losses()
     assert {phase: [*by_task] for phase, by_task in losses.items()} == {"learn": [1, 2, 3], "dream": [2, 3]}
     assert losses["learn"][2][0].epoch == 1
@@ -99,6 +99,16 @@ def odd_values(run):
         file.write(b'{"event": "somebody\'s own", "at": 1e20}\n')
 
 
+def odd_summaries(run):
+    """Of phases that dream, and nothing that a person could be told."""
+    with (run / "events.jsonl").open("a") as file:
+        for number, odd in enumerate(("x", None, [1], {"a": 1}, -1, "<b>", 10**30), start=1):
+            for name in ("classes", "covered", "confidence"):
+                summary = {"classes": 4, "covered": 4, "confidence": 0.5, name: odd}
+                event = {"event": "phase ends", "task": number % 3 + 1, "phase": "dream", "summary": summary}
+                file.write(json.dumps(event) + "\n")
+
+
 def half_a_line(run):
     with (run / "events.jsonl").open("ab") as file:
         file.write(b'{"event": "epo')
@@ -136,6 +146,7 @@ def broken_sheet(run):
         (poor_result, ["result.json is damaged", "not finished"]),
         (broken_lines, ["4 lines of events.jsonl are damaged"]),
         (odd_values, ["3 lines of events.jsonl are damaged"]),
+        (odd_summaries, ["3 lines of events.jsonl are damaged"]),
         (half_a_line, []),  # the process was killed while it wrote, or is writing now
         (no_events, ["no events in events.jsonl"]),
         (bare, ["no events in events.jsonl", "not finished: 3 tasks learned"]),
@@ -154,6 +165,7 @@ def test_whatever_is_damaged_is_named_and_the_rest_is_there(run, small_table, da
     assert found.title == whole.title
     assert np.allclose(found.accuracy_after, whole.accuracy_after)
     assert len(found.sheets) == (1 if damage is broken_sheet else 2)
+    assert "A row for each class." in page_body(make_page([run]))["html"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_result_shows_its_figures(whole):
 def test_keys_of_version_0_1_still_work_and_say_what_to_write_instead(whole):
     result = whole(method_config("abd")).result
     with pytest.warns(DeprecationWarning, match=r"use \.metrics"):
-        assert result["metrics"] == result.metrics
+        assert result["metrics"] == result.metrics.as_dict()
     with pytest.warns(DeprecationWarning), pytest.raises(KeyError):
         result["accuracy"]
 
@@ -152,4 +152,4 @@ def refuse(file, content, said):
 def test_a_result_made_in_python_is_looked_at_as_one_from_a_file(whole):
     result = whole(method_config("abd")).result
     with pytest.raises(ValueError, match="final_accuracy"):
-        Result(**{**dict(result), "metrics": {**dict(result.metrics), "final_accuracy": 7}})
+        Result(**{**result.as_dict(), "metrics": {**result.metrics.as_dict(), "final_accuracy": 7}})

@@ -173,6 +173,45 @@ def test_events_that_went_with_a_power_cut_keep_no_run_from_its_end(whole, stopp
     assert all(json.loads(line) for line in events.read_text().splitlines())
 
 
+def test_events_that_were_damaged_keep_no_run_from_its_end(whole, stopped):
+    """Of a task that the run has not, and a summary that says nothing; in place of one that went."""
+    config, events, checkpoint = method_config("abd"), stopped / "events.jsonl", stopped / "checkpoint"
+    odd = [
+        {"event": "phase begins", "task": 99, "phase": "learn", "steps": 5},
+        {"event": "phase ends", "task": 99, "phase": "learn", "summary": {}},
+        *(
+            {"event": "phase ends", "task": 1, "phase": "learn", "summary": {"setup_seconds": x}}
+            for x in ("x", [1], -1)
+        ),
+    ]
+    before = "".join(json.dumps(event) + "\n" for event in odd).encode()
+    events.write_bytes(events.read_bytes() + before)
+    for file in checkpoint.iterdir():
+        state = read_state(file)
+        write_state(file, state | {"events": events.stat().st_size})
+    result = quick_run(config, stopped)
+    assert figures_of(result) == figures_of(whole(config).result)
+    assert len(result.phases) == 3
+    assert result.phases[0]["learn"].setup_seconds >= 0
+
+
+@pytest.mark.parametrize("removed", [0, -1])
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize("stop", [StopBeforeTask(2), CtrlC(2, "learn", 3)], ids=["between", "inside"])
+def test_a_checkpoint_without_one_of_its_classes_is_refused_in_a_sentence(tmp_path, stop, recipe, removed):
+    config = method_config("base", recipe=recipe)
+    with pytest.raises(Interrupted):
+        quick_run(config, tmp_path / "run", observer=stop)
+    file = tmp_path / "run" / "checkpoint" / "resting.pt"
+    state = read_state(file)
+    del state["learner"]["classes"][removed]
+    write_state(file, state)
+    with pytest.raises(
+        UserError, match=r"resting\.pt is damaged \(its classes are not those that were learned\)\. Delete"
+    ):
+        quick_run(config, tmp_path / "run")
+
+
 def test_what_was_trained_after_the_last_checkpoint_is_told_once(stopped, whole):
     with (stopped / "events.jsonl").open("a") as events:
         events.write('{"event": "epoch", "task": 3, "phase": "learn", "epoch": 2, "losses": {}}\n{"event": "ep')

@@ -41,8 +41,8 @@ def test_a_run_beside_an_upper_bound_has_an_omega(bound, tmp_path):
 
 
 def test_what_is_known_of_an_upper_bound_says_where_it_comes_from(bound, tmp_path):
-    assert [path.name for path in bounds(tmp_path)] == sorted(bound.upper_bound.keys)
-    for key, accuracy, classes in zip(bound.upper_bound.keys, bound.metrics.accuracy_after, (2, 4), strict=True):
+    assert [path.name for path in bounds(tmp_path)] == sorted(bound.upper_bound.networks)
+    for key, accuracy, classes in zip(bound.upper_bound.networks, bound.metrics.accuracy_after, (2, 4), strict=True):
         entry, predictions = UpperBounds(tmp_path / "joint").find(key)
         assert entry.accuracy == accuracy == predictions.accuracy()
         assert entry.classes == bound.class_order[:classes]

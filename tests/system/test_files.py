@@ -296,6 +296,26 @@ def test_a_file_that_would_be_lost_or_lie_in_a_model_is_refused_before_the_work(
     check_target(tmp_path / "new" / "x.onnx", False)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are those of POSIX")
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_regular_file_is_never_replaced_by_one(tmp_path, linked):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    place = tmp_path / ("link" if linked else "fifo")
+    for deed in (
+        lambda: write_text(place, "new"),
+        lambda: write_json(place, {}),
+        lambda: write_state(place, {}),
+        lambda: check_target(place, overwrite=True),
+    ):
+        with pytest.raises(UserError, match=" is no regular file, and stays as it is"):
+            deed()
+    with pytest.raises(UserError, match="fifo is no folder, and stays as it is"):
+        write_folder(place, lambda folder: None)
+    assert place.is_fifo()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fifo", "link"]
+
+
 @pytest.mark.parametrize("system", ["linux", "another"])
 def test_a_folder_takes_the_place_of_an_older_one(tmp_path, monkeypatch, system):
     """In one move where the system can, in two where it cannot."""

@@ -162,6 +162,15 @@ def test_a_date_is_text_and_no_number():
         build(Whole, {"name": "x", "part": {"count": day}})
 
 
+@pytest.mark.parametrize("value", [Path("x"), b"x", object(), {1, 2}], ids=["path", "bytes", "object", "set"])
+def test_what_is_neither_plain_nor_a_date_never_becomes_text(value):
+    for values in ({"name": value}, {"name": "x", "options": {"some": [value]}}):
+        with pytest.raises(
+            UserError, match=r"^(name|options\.some) must be a number, text, true, false, null or a list"
+        ):
+            build(Whole, values)
+
+
 def deep(levels: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(levels):
@@ -187,8 +196,8 @@ def endless() -> list[Any]:
         (-(10**5000), "part.count must be a smaller number."),
         ("caf\udce9", "part.count holds bytes that are no text: 'caf\\udce9'."),
         ({1: 2}, "part.count must be a whole number from 1 to 9, not {1: 2}."),
-        (b"bytes", "part.count must be a whole number from 1 to 9, not b'bytes'."),
-        (object(), "part.count must be a whole number from 1 to 9, not <object"),
+        (b"bytes", "part.count must be a number, text, true, false, null or a list, not b'bytes'."),
+        (object(), "part.count must be a number, text, true, false, null or a list, not <object"),
     ],
     ids=["deep", "deeper", "deepest", "endless", "4,000 digits", "5,000 digits", "negative", "surrogate", *"abc"],
 )
@@ -289,8 +298,23 @@ def test_replacing_looks_at_the_new_values_as_at_the_first():
     made = Outer(needed=1, one=Inner(number=2))
     assert made.replace(count=5).count == 5
     for changes in ({"count": 0}, {"count": "5"}, {"one": 5}, {"share": math.nan}):
-        with pytest.raises(ValidationError):
+        with pytest.raises(UserError, match=rf"^{next(iter(changes))} must be "):
             made.replace(**changes)
+    for name in ("cuont", "schema", "as_dict"):
+        with pytest.raises(TypeError, match=f"^Outer has no '{name}'."):
+            made.replace(**{name: 5})
+
+
+def test_no_whole_number_of_a_file_is_larger_than_any_count():
+    for values, key in (
+        ({"needed": 10**300}, "needed"),
+        ({"needed": 1, "many": [{"number": -(10**300)}]}, "many.number"),
+        ({"needed": 1, "by_name": {"a": 2**63}}, "by_name.a"),
+        ({"needed": 1, "added": {"later": [10**300]}}, "added.later"),
+    ):
+        with pytest.raises(UserError, match=rf"^{key} must be a smaller number, not .{{1,61}}\.$"):
+            as_record(Outer, values)
+    assert as_record(Outer, {"needed": 2**63 - 1}).needed == 2**63 - 1
 
 
 class Named(Record):
@@ -325,10 +349,40 @@ def test_what_is_none_is_left_out_of_a_sparse_record_and_of_no_other():
 
 def test_what_was_a_dictionary_can_be_asked_as_one_for_one_more_version():
     made = Outer(needed=1, one=Inner(number=2))
-    with pytest.warns(DeprecationWarning, match=r"\['one'\] is deprecated: use \.one"):
-        assert made["one"].number == 2
-    with pytest.warns(DeprecationWarning), pytest.raises(KeyError, match="nowhere"):
-        made["nowhere"]
+    with pytest.warns(DeprecationWarning, match=r"\['one'\] is deprecated: use \.one") as told:
+        assert made["one"] == {"number": 2, "name": None}
+    assert [one.filename for one in told] == [__file__]  # where it is to be changed
+    for name in ("nowhere", "as_dict", "model_fields", "sparse"):  # what Python knows besides was never in it
+        with pytest.warns(DeprecationWarning), pytest.raises(KeyError, match=name):
+            made[name]
+
+
+def test_it_has_the_keys_that_its_file_has():
+    made, plain = Named(schema_version=2), {"schema": 2, "pair": [1, "a"]}
+    with pytest.warns(DeprecationWarning, match=r"\['schema'\] is deprecated: use \.schema_version"):
+        assert made["schema"] == 2
+    with pytest.warns(DeprecationWarning), pytest.raises(KeyError, match="name"):
+        Sparse(number=1)["name"]
+    for answer in (
+        lambda: made.get("schema") == 2,
+        lambda: made.get("nowhere") is None,
+        lambda: made.get("nowhere", 5) == 5,
+        lambda: "schema" in made,
+        lambda: "schema_version" not in made,
+        lambda: made.keys() == plain.keys(),
+        lambda: [*made.values()] == [*plain.values()],
+        lambda: made.items() == plain.items(),
+        lambda: [*made] == [*plain],
+        lambda: len(made) == 2,
+        lambda: dict(made) == plain,
+        lambda: {**made} == plain,
+    ):
+        with pytest.warns(DeprecationWarning, match="is deprecated: use"):
+            assert answer()
+
+
+def test_a_record_is_true_though_nothing_stands_in_it():
+    assert bool(Sparse()) and Sparse().as_dict() == {}
 
 
 no_text = st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, exclude_categories=())  # bytes, in Python's words
