@@ -14,17 +14,18 @@ from reverie.version import __version__
 if TYPE_CHECKING:
     from reverie.config.layers import list_presets
     from reverie.config.schema import Config, settings
+    from reverie.data.feed import Batch
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
     from reverie.diagnosis.measure import diagnose, diagnose_paper
     from reverie.engine.observer import Observer, Observers
-    from reverie.engine.phase import SGD, Adam, Phase
+    from reverie.engine.phase import SGD, Adam, Phase, StepSchedule
     from reverie.errors import Diverged, Interrupted, UserError
     from reverie.learner.task_learner import TaskLearner
     from reverie.methods import losses, register_method
-    from reverie.methods.base import Distiller, Method
+    from reverie.methods.base import Distiller, Method, Taught
     from reverie.methods.coreset import CoresetMethod
-    from reverie.methods.dream_replay import DreamReplay
+    from reverie.methods.dream_replay import DreamReplay, Replay
     from reverie.methods.keeps import Keeps
     from reverie.model.acceptance import Acceptance
     from reverie.model.adoption import adopt_weights
@@ -98,6 +99,7 @@ _PLACES = {
     "save_model": "reverie.model.folder",
     # for people who add methods
     "Adam": "reverie.engine.phase",
+    "Batch": "reverie.data.feed",
     "CoresetMethod": "reverie.methods.coreset",
     "Distiller": "reverie.methods.base",
     "DreamReplay": "reverie.methods.dream_replay",
@@ -106,8 +108,11 @@ _PLACES = {
     "Observer": "reverie.engine.observer",
     "Observers": "reverie.engine.observer",
     "Phase": "reverie.engine.phase",
+    "Replay": "reverie.methods.dream_replay",
     "SGD": "reverie.engine.phase",
+    "StepSchedule": "reverie.engine.phase",
     "TaskLearner": "reverie.learner.task_learner",
+    "Taught": "reverie.methods.base",
     "losses": "reverie.methods:losses",
     "register_method": "reverie.methods",
     "settings": "reverie.config.schema",
@@ -121,6 +126,7 @@ __all__ = [
     "SGD",
     "Acceptance",
     "Adam",
+    "Batch",
     "Config",
     "CoresetMethod",
     "Dataset",
@@ -135,10 +141,13 @@ __all__ = [
     "Observer",
     "Observers",
     "Phase",
+    "Replay",
     "Result",
+    "StepSchedule",
     "Stream",
     "Task",
     "TaskLearner",
+    "Taught",
     "UserError",
     "__version__",
     "adopt",

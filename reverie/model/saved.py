@@ -14,6 +14,7 @@ from reverie.methods import find_method
 from reverie.model.acceptance import Acceptance
 from reverie.nets.classifier import Classifier
 from reverie.system.records import build
+from reverie.text import listing, plural
 
 
 @dataclass
@@ -26,6 +27,11 @@ class SavedModel:
     lineage: tuple[str, ...] = ()  # digests of the models it was extended from, oldest first
     rejection: float | None = None  # the confidence below which `predict` with `reject` names none of the classes
     acceptance: Acceptance | None = None  # the report of the last step
+
+    def __repr__(self) -> str:
+        names = self.classifier.class_names
+        steps = plural(len(self.ledger), "step")
+        return f"SavedModel({self.config.net.name}, {steps}, {plural(len(names), 'class')}: {listing(names)})"
 
     def task_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""

@@ -347,3 +347,21 @@ def test_few_steps_are_not_compiled_unless_asked_for():
     assert auto.compiles(short)
     assert Engine(CPU, compile=True).compiles(short)
     assert not Engine(CPU).compiles(long)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda loss: loss, r"The losses of phase 'learn' are a Tensor, not named scalars: return a dictionary"),
+        (lambda loss: None, "are nothing, not named scalars"),
+        (lambda loss: {}, "are nothing, not named scalars"),
+        (lambda loss: {"a": loss.expand(2)}, r"The loss 'a' of phase 'learn' is a tensor of shape \[2\]"),
+        (lambda loss: {"a": 0.5}, "The loss 'a' of phase 'learn' is a float"),
+    ],
+)
+def test_losses_in_another_form_are_told_in_a_sentence(made, said):
+    model = net()
+    with pytest.raises(UserError, match=said):
+        Engine(torch.device("cpu")).run(
+            phase(model, losses=lambda batch: made(sum(p.sum() for p in model.parameters()))), 0
+        )
