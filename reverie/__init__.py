@@ -14,6 +14,7 @@ from reverie.version import __version__
 if TYPE_CHECKING:
     from reverie.config.layers import list_presets
     from reverie.config.schema import Config, settings
+    from reverie.data.feed import Batch
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
     from reverie.diagnosis.measure import diagnose, diagnose_paper
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from reverie.errors import Diverged, Interrupted, UserError
     from reverie.learner.task_learner import TaskLearner
     from reverie.methods import losses, register_method
-    from reverie.methods.base import Distiller, Method
+    from reverie.methods.base import Distiller, Method, Taught
     from reverie.methods.coreset import CoresetMethod
-    from reverie.methods.dream_replay import DreamReplay
+    from reverie.methods.dream_replay import DreamReplay, Replay
     from reverie.methods.keeps import Keeps
     from reverie.model.acceptance import Acceptance
     from reverie.model.adoption import adopt_weights
@@ -106,6 +107,7 @@ _PLACES = {
     "ClassStatistics": "reverie.nets.class_statistics",
     "AdamW": "reverie.engine.phase",
     "CosineSchedule": "reverie.engine.phase",
+    "Batch": "reverie.data.feed",
     "CoresetMethod": "reverie.methods.coreset",
     "Distiller": "reverie.methods.base",
     "DreamReplay": "reverie.methods.dream_replay",
@@ -114,11 +116,13 @@ _PLACES = {
     "Observer": "reverie.engine.observer",
     "Observers": "reverie.engine.observer",
     "Phase": "reverie.engine.phase",
+    "Replay": "reverie.methods.dream_replay",
     "SGD": "reverie.engine.phase",
     "Stage": "reverie.engine.phase",
     "StepSchedule": "reverie.engine.phase",
     "TaskLearner": "reverie.learner.task_learner",
     "Warmup": "reverie.engine.phase",
+    "Taught": "reverie.methods.base",
     "losses": "reverie.methods:losses",
     "register_method": "reverie.methods",
     "settings": "reverie.config.schema",
@@ -135,6 +139,7 @@ __all__ = [
     "AdamW",
     "AnsweringHead",
     "Backbone",
+    "Batch",
     "ClassStatistics",
     "Config",
     "CoresetMethod",
@@ -151,12 +156,14 @@ __all__ = [
     "Observer",
     "Observers",
     "Phase",
+    "Replay",
     "Result",
     "Stage",
     "StepSchedule",
     "Stream",
     "Task",
     "TaskLearner",
+    "Taught",
     "UserError",
     "Warmup",
     "__version__",

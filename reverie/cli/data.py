@@ -19,7 +19,7 @@ def data_list(data: DataFolder = Path("data")) -> None:
     """List the data sets, and whether each is there."""
     from reverie.runs.datasets import list_datasets
 
-    rows = [[dataset.name, dataset.about, dataset.state] for dataset in list_datasets(data)]
+    rows = [[dataset.name, dataset.about, in_flags(dataset.state)] for dataset in list_datasets(data)]
     print_table(["source", "what it is", f"under {data}"], rows)
 
 

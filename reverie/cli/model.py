@@ -332,7 +332,7 @@ def export(
 
     with errors.status(f"exporting to {to}"):
         made = export_model(model, to, out, overwrite=overwrite)
-    print_lines([made, made.file])
+    print_lines([made.about(), made.file])
 
 
 def _print_predictions(found: Sequence[Prediction]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,15 @@ import typer
 
 from reverie.cli.output import print_json, print_line, print_table
 from reverie.cli.verbs import EXPERIMENTS, verb
+from reverie.errors import UserError
+from reverie.text import did_you_mean
 
 
 @verb(EXPERIMENTS, example="reverie settings --json-schema > reverie.schema.json")
 def settings(
+    section: Annotated[
+        str | None, typer.Argument(help="Only this section: train, dream, method, …", show_default="all of them")
+    ] = None,
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="Print a JSON schema of preset files, for editors.")
     ] = False,
@@ -30,5 +36,19 @@ def settings(
         renew_settings_page(write)
         print_line(write)
     else:
-        rows = [[info.key, info.method, info.default_text, info.allowed, info.about] for info in list_settings()]
+        found = list_settings()
+        sections = dict.fromkeys(info.key.partition(".")[0] for info in found)
+        if section is not None and section not in sections:
+            hint = did_you_mean(section, sections)
+            raise UserError(f"There is no section {section!r}.{hint} The sections are {', '.join(sections)}.")
+        rows = [
+            [info.key, info.method, info.default_text, *map(_without_links, (info.allowed, info.about))]
+            for info in found
+            if section in (None, info.key.partition(".")[0])
+        ]
         print_table(["key", "method", "default", "it is", "what it does"], rows)
+
+
+def _without_links(text: str) -> str:
+    """[words](page) in Markdown leads nowhere in a terminal."""
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text)

@@ -58,6 +58,7 @@ COMMANDS = {
     r"check_dataset": "`reverie data check`",
     r"download_dataset": "`reverie data get`",
     r"evaluate": "`reverie evaluate`",
+    r"run": "`reverie run`",
 }
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from reverie.data.decode import Box, NotAnImage, by_threads, decode
 from reverie.data.draws import crop_boxes, resized_crop
 from reverie.errors import UserError
-from reverie.text import byte_size
+from reverie.text import byte_size, plural
 
 MOST_BYTES = 16 << 30  # of images that are enlarged in memory
 log = logging.getLogger("reverie")
@@ -43,14 +43,26 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class MemoryImages:
-    """Images that are decoded already."""
+    """Images that are decoded already, as tensors or numpy arrays.
+
+    `pixels` are uint8 [n, channels, side, side], from 0 to 255; `labels` are whole numbers [n], the place of each
+    image's class among the names.
+    """
 
     pixels: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", torch.as_tensor(self.pixels))
+        object.__setattr__(self, "labels", torch.as_tensor(self.labels))
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or len(self.pixels) != len(self.labels):
             raise ValueError("pixels must be uint8 [n, channels, height, width], with one label each")
+        if self.labels.is_floating_point():
+            raise ValueError("labels must be whole numbers")
+        object.__setattr__(self, "labels", self.labels.long())
+
+    def __repr__(self) -> str:
+        return f"MemoryImages({plural(len(self), 'image')} of {'×'.join(map(str, self.shape))})"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -198,6 +210,12 @@ def join(*parts: Images) -> Images:
 class Dataset:
     """Training and test images with labels 0..K-1 in the order of `class_names`.
 
+        train, test = (reverie.MemoryImages(pixels, labels) for pixels, labels in (mine, others))
+        dataset = reverie.Dataset("mine", train, test, ("cat", "dog"), normalisation=None)
+        reverie.run(config, dataset=dataset)
+
+    `name` is for people. `normalisation` is mean and deviation by channel, of pixels between 0 and 1; none: taken from
+    the images of the first task. `content` is a digest of the content, for sources that may not hold the pixels.
     A very large one holds images of those classes only that were asked for; the names are always all.
     """
 
@@ -205,8 +223,14 @@ class Dataset:
     train: Images
     test: Images
     class_names: tuple[str, ...]
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean and deviation by channel, where published
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = (
+        None  # mean and deviation by channel, where published
+    )
     content: str | None = None  # a digest of the content, from a source that may not hold the pixels
+
+    def __repr__(self) -> str:
+        images = f"{len(self.train)} training and {plural(len(self.test), 'test image')}"
+        return f"Dataset({self.name!r}, {images}, {plural(len(self.class_names), 'class')})"
 
     def fingerprint(self) -> str:
         """Equal for equal data, wherever it lies and however it is stored."""

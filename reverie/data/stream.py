@@ -14,7 +14,7 @@ import torch
 from reverie.data.images import Dataset, Images
 from reverie.data.preprocessing import Preprocessing, pixel_statistics
 from reverie.errors import UserError
-from reverie.text import shortened
+from reverie.text import listing, plural, shortened
 
 
 class PastTask(Exception):
@@ -35,6 +35,10 @@ class Task:
         self._images: Images | None = images
         self.size = len(images)
         self.refines = bool((images.labels < first_label).any())
+
+    def __repr__(self) -> str:
+        images = "closed" if self._images is None else plural(self.size, "image")
+        return f"Task({self.index + 1}, {images}, {plural(len(self.names), 'class')}: {listing(self.names)})"
 
     @property
     def images(self) -> Images:
@@ -89,6 +93,10 @@ class Stream:
     @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.dataset.class_names[c] for c in self.classes)
+
+    def __repr__(self) -> str:
+        classes = plural(len(self.classes), "class")
+        return f"Stream({plural(len(self), 'task')}, {classes} of {self.dataset.name!r})"
 
     def __len__(self) -> int:
         return len(self._places)

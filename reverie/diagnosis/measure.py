@@ -141,8 +141,8 @@ def _refuse_incomplete(run: RunFolder, config: Config, task: int, needed: Sequen
     what = f"{run.path} cannot be diagnosed at task {task}: {', '.join(missing)} missing."
     if not {"models", "dreamers"} <= {*config.keep}:
         begun = [event.command for event in run.events.read(broken=[]) if isinstance(event, RunBegins)]
-        began = next((command for command in begun if command), "reverie run …")
-        raise UserError(f"{what}\nIt was not asked to keep them. Make one that is: {began} --set '{KEEP}' --out FOLDER")
+        again = next((f": {command} --set '{KEEP}' --out FOLDER" for command in begun if command), "")
+        raise UserError(f"{what}\nIt was not asked to keep them. Make another with the setting {KEEP}{again}.")
     if run.finished:
         raise UserError(f"{what}\nThe run is finished, so it has fewer tasks, or somebody has deleted them.")
     raise UserError(f"{what}\nThe run has not come so far: the command that began it goes on from where it stopped.")

@@ -11,7 +11,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -168,6 +168,8 @@ class _Loop:
     def learn(self, batch: Any) -> None:
         with self.engine.autocast(self.phase):
             losses = self.phase.losses(batch)
+        if not self.names:  # the first step
+            _check_losses(losses, self.phase.name)
         values = torch.stack([loss.float() for loss in losses.values()])
         self.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()
@@ -327,6 +329,20 @@ class _Loop:
         else:  # moved to another kind of device, whose numbers are others in any case
             self.rng.manual_seed(derive(self.seed, "moved", self.done))
         self.sums = start["sums"].to(self.engine.device) if start["sums"] is not None else None
+
+
+def _check_losses(losses: object, phase: str) -> None:
+    """A method is somebody's own."""
+    if not isinstance(losses, Mapping) or not losses:
+        found = "nothing" if losses is None or isinstance(losses, Mapping) else f"a {type(losses).__name__}"
+        raise UserError(
+            f"The losses of phase {phase!r} are {found}, not named scalars: return a dictionary such as "
+            "{'cross_entropy': loss}."
+        )
+    for name, loss in losses.items():
+        if not isinstance(loss, Tensor) or loss.ndim:
+            found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise UserError(f"The loss {name!r} of phase {phase!r} is {found}, not a tensor of one number.")
 
 
 def make_optimizer(phase: Phase, device: torch.device) -> torch.optim.Optimizer:

@@ -14,6 +14,7 @@ from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.dreamer import Dreamer
 from reverie.system.arguments import check_least
+from reverie.text import plural
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Dreams:
     labels: Tensor  # the class the model sees in each, in learned order
     confidence: Tensor  # and how sure it is
     per_class: int  # at most
+
+    def __repr__(self) -> str:
+        return f"Dreams({plural(len(self.labels), 'dream')} of {plural(len(self.class_names), 'class')})"
 
     def of(self, label: int) -> tuple[Tensor, Tensor]:
         """The dreams of one class, and how sure the model is of each."""

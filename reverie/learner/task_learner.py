@@ -48,6 +48,9 @@ class TopClasses:
     labels: Tensor
     probabilities: Tensor
 
+    def __repr__(self) -> str:
+        return f"TopClasses({plural(len(self.labels), 'image')}, the likeliest {self.labels.shape[-1]} of each)"
+
 
 class TaskLearner:
     """`learn(task)` one after the other; `predict(images)` and `score(images)` at any time.
@@ -67,6 +70,10 @@ class TaskLearner:
         self.method = find_method(config.method)(self.classifier, config, self.device)
         self.engine = Engine(self.device, config.engine.precision, config.engine.capture, config.engine.compile)
         self.ledger: Ledger = []  # what was learned from, and what was kept of it
+
+    def __repr__(self) -> str:
+        known = plural(self.classifier.seen, "class")
+        return f"TaskLearner({self.config.method!r}, {known} known, on {self.device})"
 
     @classmethod
     def fresh(

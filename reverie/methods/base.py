@@ -56,7 +56,11 @@ def _shown(prepare: Callable[[Batch, torch.Generator], Any] | None, batch: Batch
 
 
 class Method:
-    """Override `losses`, and whatever else differs. The defaults train on the new images alone."""
+    """Override `losses`, and whatever else differs. The defaults train on the new images alone.
+
+    `losses` is handed a `Batch`: `images`, as the classifier takes them, and `labels` in learned order. The method has
+    `classifier`, `config`, `options`, `device`, `augment`, and the classes before the task and with it: `old`, `total`.
+    """
 
     title: ClassVar[str] = ""  # as in the paper's tables
     released: ClassVar[Mapping[str, Any]] = {}  # options that differ in the released code
@@ -307,7 +311,8 @@ class Taught:
 class Distiller(Method):
     """A method with a teacher: a frozen copy of the classifier from the end of the last task.
 
-    Its `losses` are computed from what `prepare` returns.
+    Its `losses` are computed from what `prepare` returns, a `Taught`: `images`, `labels`, `taught_features` and
+    `taught_logits`, those of the old classes. In the first task, without a teacher, `first_losses` is handed a `Batch`.
     """
 
     teacher: Classifier | None = None

@@ -26,7 +26,11 @@ class Replay(Taught):
 
 
 class DreamReplay(Distiller):
-    """Two phases: the dreamer's training, then learning with `losses`, computed from a `Replay`."""
+    """Two phases: the dreamer's training, then learning with `losses`, computed from a `Replay`.
+
+    Its `images`, `labels`, `taught_features` and `taught_logits` are those of `real` new images and, below them, of as
+    many dreams; the label of a dream is the class that the teacher sees in it.
+    """
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)

@@ -50,6 +50,10 @@ class Exported:
     difference: float | None
 
     def __str__(self) -> str:
+        return f"{self.file}: {self.about()}"
+
+    def about(self) -> str:
+        """What it takes, and how it was checked."""
         if self.difference is None:
             checked = "not compared with PyTorch, since onnxruntime is not installed"
         else:

@@ -38,7 +38,7 @@ from reverie.model.inference import Prediction, class_probabilities, predict_ima
 from reverie.model.saved import SavedModel
 from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
-from reverie.text import did_you_mean
+from reverie.text import did_you_mean, listing, plural
 
 log = logging.getLogger("reverie")
 ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
@@ -76,6 +76,12 @@ class Learner:
         self._saved: SavedModel | None = None
         self._digest: str | None = None  # of the folder that holds the model as it is
         self._task_learner: TaskLearner | None = None
+
+    def __repr__(self) -> str:
+        known = (
+            f"{plural(len(self.classes), 'class')}: {listing(self.classes)}" if self.classes else "knows nothing yet"
+        )
+        return f"Learner({self.method!r}, {known})"
 
     @classmethod
     def of(

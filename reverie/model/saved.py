@@ -16,6 +16,7 @@ from reverie.model.acceptance import Acceptance
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
 from reverie.system.records import build
+from reverie.text import listing, plural
 
 
 @dataclass
@@ -34,6 +35,11 @@ class SavedModel:
     def of(cls, learner: TaskLearner) -> SavedModel:
         """What a learner has learned."""
         return cls(learner.classifier, learner.config, learner.ledger, statistics=learner.method.statistics)
+
+    def __repr__(self) -> str:
+        names = self.classifier.class_names
+        steps = plural(len(self.ledger), "step")
+        return f"SavedModel({self.config.net.name}, {steps}, {plural(len(names), 'class')}: {listing(names)})"
 
     def task_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""

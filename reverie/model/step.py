@@ -104,7 +104,7 @@ class LearnRequest:
             raise UserError(f"`on_known_class` is one of {choices}, not {self.on_known_class!r}.")
         for text in self.settings:
             if any(key.startswith(OF_RUNS) for key in (text.strip(), *setting_keys([text]))):
-                raise UserError(f"{text} is for experiments (`reverie run`), and decides nothing here. Leave it out.")
+                raise UserError(f"{text} is for experiments (`run`), and decides nothing here. Leave it out.")
         if self.budget and self.schedule:
             raise UserError(f"A budget sets the schedule, and so does {self.schedule[0]}. Leave one of them out.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from reverie.data.folder import read_folder
 from reverie.data.sources import ARCHIVES, SOURCES, locate, read_dataset
 from reverie.errors import UserError
 from reverie.learner.progress import counting
+from reverie.text import plural
 
 CHECKED_SIZE = 32  # pixels to which the images of a folder are decoded when they are checked
 
@@ -36,7 +38,7 @@ def _state(name: str, data: Path) -> str:
     try:
         locate(name, data)
     except UserError:
-        return f"missing; reverie data get {name}" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
+        return f"missing; `download_dataset({name!r})`" if ARCHIVES[name].md5 else f"missing; {ARCHIVES[name].url}"
     return "found"
 
 
@@ -53,7 +55,7 @@ def download_dataset(
 
 @dataclass(frozen=True)
 class DatasetCheck:
-    """What was found: images by class where they were counted, and what is not as published."""
+    """What was found: images by class where they were counted, and what is not as published. `print` shows it."""
 
     name: str
     folder: Path | None
@@ -65,15 +67,29 @@ class DatasetCheck:
         if self.complete and not self.counts:
             return f"{self.name} in {self.folder} is complete and as published"
         lines = [self.problem] if self.problem else []
+        lines.append(f"{self.name}: {plural(len(self.counts), 'class')}, training + test images of each")
         return "\n".join([*lines, *(f"{name}: {train} + {test}" for name, (train, test) in self.counts.items())])
 
 
-def check_dataset(what: str, data: Path | str = "data", *, progress: bool | Console = False) -> DatasetCheck:
+def _refuse_unknown(what: str) -> None:
+    names = [name for name in SOURCES if name != "folder"]
+    if what in names or Path(what).exists():
+        return
+    nearest = sorted(names, key=lambda name: -SequenceMatcher(None, name, what.lower()).ratio())
+    raise UserError(
+        f"There is no folder {what}, and no data set of that name. The data sets are {', '.join(nearest)}; a folder "
+        "has one sub-folder of images a class."
+    )
+
+
+def check_dataset(what: Path | str, data: Path | str = "data", *, progress: bool | Console = False) -> DatasetCheck:
     """Check a data set's files against the published checksums, or read and count its images (ImageNet's: count).
 
     `what` is a data set's name, or a folder of images. Raises UserError where files are damaged or missing.
     """
     folder, problem = None, ""
+    what = str(what)
+    _refuse_unknown(what)
     if what in ARCHIVES:
         folder = locate(what, Path(data))
         damaged = damaged_files(what, folder)

@@ -92,7 +92,7 @@ def make_table(
       `preset` and `methods` choose rows.
     - `seeds`: 0, 1 and 2, or as many as the paper has. `upper_bound`: train it, too, since Omega needs it.
     - `out`: a folder for the runs and for table.md, table.csv, table.tex and table.json.
-    - `parallel`: runs at a time. The others are as in `run`.
+    - `parallel`: runs at a time. `command` is what table.json calls its origin. The others are as in `run`.
 
     Stopped or killed, the same call goes on and repeats no finished run. A run that fails is named in `failed`, and the
     others go on. Raises UserError before the first run for whatever can be wrong with any of them.

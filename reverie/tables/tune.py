@@ -187,7 +187,8 @@ def tune_settings(
 
     Every point of the grid learns the first half of the tasks, once for each fold: that part of the training images is
     held out and judged on. The grid may also be written as on the command line: `["train.lr=0.1,0.05"]`. `out` is a
-    folder for the runs and tune.json. Stopped at any moment, the same call goes on. The others are as in `run`.
+    folder for the runs and tune.json. Stopped at any moment, the same call goes on. `command` is what tune.json calls
+    its origin. The others are as in `run`.
     """
     texts = _grid_texts(grid)
     search = Search(preset, method, tuple(texts), folds, seed, recipe, setting_texts(settings))

@@ -13,7 +13,7 @@ from tests.support.mistakes import PYTHON, assert_mistake
 def test_data_sets_are_listed_with_how_to_get_them(reverie):
     sources = reverie("data", "list")[1]
     assert "always there" in sources
-    assert "missing; reverie data get tinyimagenet" in sources
+    assert "missing; `reverie data get tinyimagenet`" in sources
     assert "missing; https://image-net.org" in sources
 
 
@@ -55,7 +55,8 @@ MISTAKES = {
     "data get mnist": "it knows cifar10, cifar100",
     "data get cifar100 --data /dev/null": "/dev/null cannot be written: File exists. Choose another --data.",
     "data check cifar100": "`reverie data get cifar100 --data data` downloads it",
-    "data check nowhere": "There is no folder nowhere",
+    "data check nowhere": "There is no folder nowhere, and no data set of that name.",
+    "data check cifar1000": "The data sets are cifar100, cifar10, ",
 }
 
 

@@ -57,3 +57,14 @@ def test_a_mistake_is_told_and_leaves_the_page_as_it_is(reverie):
     Path("page.md").write_text("no table")
     assert_mistake(reverie, "settings --write page.md", "There is no table in it to renew")
     assert Path("page.md").read_text() == "no table"
+
+
+def test_a_section_can_be_asked_for_and_links_of_the_page_are_left_out(reverie):
+    code, out, _ = reverie("settings", "train")
+    keys = [line.split()[0] for line in out.splitlines()[1:]]
+    assert code == 0
+    assert keys == [info.key for info in list_settings() if info.key.startswith("train.")]
+    assert "](" not in reverie("settings")[1]
+    assert_mistake(
+        reverie, "settings trian", "There is no section 'trian'. Did you mean 'train'? The sections are data, "
+    )

@@ -1,5 +1,6 @@
 """Sets of images: their size, their fingerprint, and several that are read as one, in memory or on disk."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -96,3 +97,14 @@ def test_images_that_no_memory_would_hold_are_refused_before_they_are_made():
 def test_pixels_and_labels_must_belong_together(pixels, labels):
     with pytest.raises(ValueError, match="pixels must be uint8"):
         MemoryImages(pixels, torch.zeros(labels).long())
+
+
+def test_numpy_arrays_are_images_too_and_a_set_is_printed_in_short():
+    images = MemoryImages(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 1, 1], np.int32))
+    assert images.labels.dtype == torch.long
+    assert images.select(torch.tensor([2])).labels.tolist() == [1]
+    assert repr(images) == "MemoryImages(3 images of 1×2×2)"
+    dataset = Dataset("mine", images, images.select(torch.tensor([0])), ("a", "b"))
+    assert repr(dataset) == "Dataset('mine', 3 training and 1 test image, 2 classes)"
+    with pytest.raises(ValueError, match="labels must be whole numbers"):
+        MemoryImages(np.zeros((1, 1, 2, 2), np.uint8), [0.5])

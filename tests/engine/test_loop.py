@@ -501,3 +501,21 @@ def test_a_batch_inside_another_is_copied_and_filled_for_a_captured_step():
     assert held.inner.images is place
     assert torch.equal(place, torch.ones(2)) and torch.equal(held.inner.labels, second.inner.labels)
     assert (held.rows, held.inner.others) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda loss: loss, r"The losses of phase 'learn' are a Tensor, not named scalars: return a dictionary"),
+        (lambda loss: None, "are nothing, not named scalars"),
+        (lambda loss: {}, "are nothing, not named scalars"),
+        (lambda loss: {"a": loss.expand(2)}, r"The loss 'a' of phase 'learn' is a tensor of shape \[2\]"),
+        (lambda loss: {"a": 0.5}, "The loss 'a' of phase 'learn' is a float"),
+    ],
+)
+def test_losses_in_another_form_are_told_in_a_sentence(made, said):
+    model = net()
+    with pytest.raises(UserError, match=said):
+        Engine(torch.device("cpu")).run(
+            phase(model, losses=lambda batch: made(sum(p.sum() for p in model.parameters()))), 0
+        )

@@ -209,3 +209,13 @@ def test_a_network_that_can_remember_nothing_is_refused_before_it_is_trained(tin
     with pytest.raises(UserError, match="Nothing can be dreamed from torchvision/alexnet"):
         TaskLearner.fresh(config, Preprocessing(64, (0.3,) * 3, (0.37,) * 3))
     TaskLearner.fresh(tiny("lwf", "net.name=torchvision/alexnet"), Preprocessing(64, (0.3,) * 3, (0.37,) * 3))
+
+
+def test_what_a_loop_handles_is_printed_in_short(learned, stream):
+    task = stream[0]
+    assert repr(stream).startswith(f"Stream({len(stream)} tasks, ")
+    assert repr(task).startswith("Task(1, ") and "classes: '" in repr(task)
+    task.close()
+    assert repr(task).startswith("Task(1, closed, ")
+    assert repr(learned) == f"TaskLearner({learned.config.method!r}, {learned.classifier.seen} classes known, on cpu)"
+    assert repr(learned.predict(stream[:1].test(), top=2)).endswith(" images, the likeliest 2 of each)")

@@ -208,7 +208,7 @@ def test_a_folder_is_exported_to_a_file_that_bears_its_name_and_what_was_done_is
     made = export_model("flowers", "torch")
     assert made.file == Path("flowers.pt2") and (tmp_path / "flowers.pt2").is_file()
     takes = re.escape("takes uint8 [images, 16, 16, 3], pixels from 0 to 255")
-    assert re.fullmatch(rf"{takes}; probabilities differ from PyTorch's by \d[\de.-]* at most", str(made))
+    assert re.fullmatch(rf"flowers\.pt2: {takes}; probabilities differ from PyTorch's by \d[\de.-]* at most", str(made))
     before = made.file.read_bytes()
     with pytest.raises(UserError, match=r"flowers\.pt2 exists already\. Choose another `out`, or say `overwrite`"):
         export_model(tmp_path / "flowers", "torch")
@@ -223,7 +223,7 @@ def test_a_folder_is_exported_to_a_file_that_bears_its_name_and_what_was_done_is
 
 def test_what_could_not_be_compared_is_not_said_to_agree():
     assert str(Exported(Path("a.onnx"), "pixels", None)) == (
-        "takes pixels; not compared with PyTorch, since onnxruntime is not installed"
+        "a.onnx: takes pixels; not compared with PyTorch, since onnxruntime is not installed"
     )
     assert str(Exported(Path("a.onnx"), "pixels", 0.00001234)).endswith("differ from PyTorch's by 1e-05 at most")
 

@@ -148,3 +148,10 @@ def test_a_folder_that_is_nearly_a_model_is_told_apart(tmp_path):
     (tmp_path / "run" / "model" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"run is not a model folder; the run's model is in .*run/model\."):
         reverie.list_classes(tmp_path / "run")
+
+
+def test_a_learner_and_a_model_are_printed_in_short(learner):
+    named = "3 classes: 'apple', 'banana', 'cherry')"
+    assert repr(learner) == f"Learner({learner.method!r}, {named}"
+    assert repr(learner.saved).startswith("SavedModel(resnet") and repr(learner.saved).endswith(named)
+    assert repr(reverie.Learner()) == "Learner('abd', knows nothing yet)"

@@ -394,3 +394,8 @@ def test_a_first_model_may_begin_with_weights_of_another(world, tmp_path):
     assert saved.ledger[-1].weights == "weights.pth" and saved.ledger[-1].weights_sha256 == made_from
     assert saved.acceptance == report
     assert "weights weights.pth" in (tmp_path / "new" / "README.md").read_text("utf-8")
+
+
+def test_a_setting_of_experiments_is_told_in_the_words_of_python():
+    with pytest.raises(UserError, match=r"^stream\.take=2 is for experiments \(`run`\), and decides nothing here"):
+        LearnRequest(settings=("stream.take=2",))

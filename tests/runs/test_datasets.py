@@ -32,7 +32,7 @@ def test_every_data_set_is_listed_with_whether_it_is_there(tmp_path):
     listed = {info.name: info for info in list_datasets(tmp_path)}
     assert [*listed] == [*SOURCES]
     assert listed["cifar100"].state == "found"
-    assert listed["cifar10"].state == "missing; reverie data get cifar10"
+    assert listed["cifar10"].state == "missing; `download_dataset('cifar10')`"
     assert listed["imagenet"].state == "missing; https://image-net.org/download.php"
     assert listed["digits"].state == "always there"
     assert all(info.about for info in listed.values())
@@ -80,7 +80,7 @@ def test_images_that_are_missing_are_told_and_the_others_counted(tmp_path):
     assert "A run takes it as it is" in check.problem
     assert list(check.counts.values()) == [(4, 3)] * 4
     assert str(check).splitlines()[0] == check.problem
-    assert len(str(check).splitlines()) == 5
+    assert len(str(check).splitlines()) == 6
 
 
 def test_a_folder_of_images_is_read_and_counted(photos):
