@@ -10,9 +10,12 @@ from torch import Tensor
 from reverie import seeding
 from reverie.data.preprocessing import Normaliser
 from reverie.engine.observer import Observer
+from reverie.errors import check_whole_number
 from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.dreamer import Dreamer
+
+MOST_PER_CLASS = 1000
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def dream_of(
 
     `steps` are the dreamer's own; left out, as many as in the model's configuration. The model is left alone.
     """
+    per_class = check_whole_number("per_class", per_class, 1, MOST_PER_CLASS)
     settings = learner.config.dream
     if steps is not None:
         settings = replace(settings, steps=steps)

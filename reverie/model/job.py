@@ -17,7 +17,7 @@ from reverie.config.schema import Config
 from reverie.data.inputs import as_inputs
 from reverie.engine.device import find_device
 from reverie.engine.observer import Observer, Observers
-from reverie.errors import Diverged, UserError, explaining
+from reverie.errors import Diverged, UserError, check_number, explaining
 from reverie.learner.checkpoint import Recorder
 from reverie.learner.folder import RunFolder
 from reverie.learner.progress import showing_progress
@@ -68,6 +68,7 @@ def learn_folder(
     Killed or stopped at any moment, the same call goes on from the last checkpoint. Raises UserError for what a person
     can mend, `Interrupted` after Ctrl-C, and `Diverged` where a loss is no longer a number.
     """
+    checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     chosen = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
     request = LearnRequest.of(method, seed, chosen, weights, budget, on_known_class)
     job = _Job(Path(to), request, find_device(device), checkpoint_seconds)

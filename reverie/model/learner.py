@@ -21,7 +21,7 @@ from reverie.data.inputs import as_inputs, as_pixels, fitted, in_channels, label
 from reverie.deprecated import keywords_only
 from reverie.engine.device import find_device
 from reverie.engine.observer import Observer, Observers
-from reverie.errors import UserError
+from reverie.errors import UserError, check_number
 from reverie.learner.gallery import Dreams, dream_of
 from reverie.learner.progress import counting, showing_progress
 from reverie.learner.task_learner import TaskLearner
@@ -190,7 +190,7 @@ class Learner:
 
     def _threshold(self, reject: bool | float) -> float | None:
         if not isinstance(reject, bool | np.bool_):
-            return float(reject)
+            return check_number("reject", reject)
         if not reject:
             return None
         if self.saved.rejection is None:

@@ -25,7 +25,7 @@ from reverie.engine.device import find_device, synchronise
 from reverie.engine.loop import Engine
 from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import Phase
-from reverie.errors import UserError
+from reverie.errors import UserError, check_whole_number
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import methods_that_load
 from reverie.runs.configure import configure, make_stream
@@ -34,6 +34,7 @@ from reverie.system.records import Record
 from reverie.text import DASH, did_you_mean, markdown_table
 
 SCHEMA = 1
+MOST_STEPS = 1_000_000
 WARM_UP = 10  # steps that are not counted
 WINDOWS = 5  # the steps counted are cut into so many stretches, of which the median is taken
 
@@ -123,6 +124,7 @@ def measure_speed(
 
     `tasks` are counted from 1; left out, they are the second and the last. On a CPU there is one mode, `fp32`.
     """
+    steps = check_whole_number("steps", steps, 1, MOST_STEPS)
     where = find_device(device)
     for mode in modes:
         if mode not in MODES:

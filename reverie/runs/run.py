@@ -22,7 +22,7 @@ from reverie.data.stream import Stream, Task
 from reverie.engine.device import find_device
 from reverie.engine.observer import Observer, Observers
 from reverie.engine.phase import Phase
-from reverie.errors import UserError
+from reverie.errors import UserError, check_number
 from reverie.learner.checkpoint import Checkpoint, Recorder
 from reverie.learner.dream_sheet import COLUMNS
 from reverie.learner.events import Event, PhaseBegins, PhaseEnds, RunBegins, RunEnds, TaskEnds, UpperBoundFound
@@ -75,6 +75,7 @@ def run(
     Raises UserError for what a person can mend (a folder of another run, data that are not there), `Interrupted` after
     Ctrl-C, when everything so far is saved, and `Diverged` where a loss is no longer a number.
     """
+    checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     with showing_progress(progress, f"{config.preset} {config.method}") as display:

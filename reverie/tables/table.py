@@ -93,6 +93,8 @@ def make_table(
     others go on. Raises UserError before the first run for whatever can be wrong with any of them.
     """
     chosen = [methods] if isinstance(methods, str) else list(methods)
+    if not chosen:
+        raise UserError('`methods` names no method. Name one or several, or "all".')
     entries, left_out, usual_seeds = _entries(preset, chosen, paper, upper_bound)
     folder = Path(out) if out is not None else Path("runs") / f"table-{paper or Path(str(preset)).stem}"
     plan = Plan.make(entries, list(seeds) if seeds is not None else usual_seeds, recipe, settings, folder)

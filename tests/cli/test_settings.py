@@ -57,3 +57,5 @@ def test_a_mistake_is_told_and_leaves_the_page_as_it_is(reverie):
     Path("page.md").write_text("no table")
     assert_mistake(reverie, "settings --write page.md", "There is no table in it to renew")
     assert Path("page.md").read_text() == "no table"
+    Path("page.md").write_bytes(b"\xff<!-- settings: keys --><!-- /settings -->")
+    assert_mistake(reverie, "settings --write page.md", "page.md is no text in UTF-8. Name the page that holds the")

@@ -167,6 +167,9 @@ def test_the_seeds_of_a_row_are_in_order_however_its_runs_ended(tmp_path):
         ({"preset": "digits-5", "methods": ["abdd"]}, "Did you mean 'abd'"),
         ({"preset": "digits-5", "settings": {"train.epoch": 1}}, "Did you mean 'train.epochs'"),
         ({"preset": "digits-5", "device": "abacus"}, "abacus"),
+        ({"preset": "digits-5", "seeds": []}, "^`seeds` names no seed"),
+        ({"preset": "digits-5", "methods": []}, "^`methods` names no method"),
+        ({"paper": "data-free", "methods": []}, "^`methods` names no method"),
         ({"preset": "digits-5", "out": "/dev/null/x"}, "cannot be written: Not a directory. Choose another `out`"),
     ],
 )
