@@ -174,11 +174,13 @@ def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None
 
     No file of the folder of the `model` that is read is ever a target, nor one beside them.
     """
+    with explaining("read", "Choose another model."):
+        inside = resolved_path(model) if model is not None else None
     with explaining("written", "Choose another `out`."):
         place = resolved_path(file)
         if file.is_dir():
             raise UserError(f"{file} is a folder. Name a file: `out`.")
-        if model is not None and place.is_relative_to(resolved_path(model)):
+        if inside is not None and place.is_relative_to(inside):
             raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another `out`.")
         if file.exists() and not overwrite:
             raise UserError(f"{file} exists already. Choose another `out`, or say `overwrite`.")

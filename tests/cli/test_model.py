@@ -197,7 +197,7 @@ MISTAKES = {
     "dream model --per-class 0": "Invalid value for '--per-class'",
     "dream model --per-class 100000000": "Invalid value for '--per-class'",
     "dream model --out loop/x.png": "loop/x.png cannot be written: Too many levels of symbolic links. Choose another",
-    "dream loop": "loop cannot be written: Too many levels of symbolic links. Choose another --out.",
+    "dream loop": "loop cannot be read: Too many levels of symbolic links. Choose another model.",
     "export model --to torch --out loop": "loop cannot be written: Too many levels of symbolic links. Choose another",
     "learn loop --to new": "loop cannot be read: Too many levels of symbolic links. Choose another folder.",
     "dream model --steps 0": "Invalid value for '--steps'",
