@@ -25,15 +25,15 @@ def bench(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help="A preset's name or a YAML file.")] = "cifar100-10",
     methods: Annotated[str, typer.Option(help="Which methods, or all.")] = "base,lwf,deepinversion,abd",
     tasks: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Which tasks, counted from 1: does a step cost more later on?", show_default="second and last"
         ),
-    ] = "",
+    ] = None,
     modes: Annotated[
         str, typer.Option(help="fp32, tf32 (both eager), captured, fast; the first is what the last is compared with.")
     ] = "fp32,tf32,fast",
-    steps: Annotated[int, typer.Option(min=5, help="Steps to time in each phase.")] = 100,
+    steps: Annotated[int, typer.Option(min=5, max=1_000_000, help="Steps to time in each phase.")] = 100,
     settings: SettingTexts = None,
     device: DeviceName = "auto",
     out: Annotated[Path | None, typer.Option(help="Write everything to this JSON file, too.")] = None,
@@ -62,7 +62,7 @@ def bench(
         made = measure_speed(
             preset,
             parse_names(methods, "--methods"),
-            tasks=parse_whole_numbers(tasks, "--tasks") if tasks else None,
+            tasks=parse_whole_numbers(tasks, "--tasks") if tasks is not None else None,
             modes=parse_names(modes, "--modes"),
             steps=steps,
             settings=settings or (),

@@ -250,7 +250,7 @@ def dream(
     model: ModelFolder,
     out: Annotated[Path, typer.Option(help="The picture to write, as PNG.")] = Path("dreams.png"),
     overwrite: Overwrite = False,
-    per_class: Annotated[int, typer.Option(min=1, help="Dreams of each class, at most.")] = 8,
+    per_class: Annotated[int, typer.Option(min=1, max=1000, help="Dreams of each class, at most.")] = 8,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of the dreamer.", show_default="as in the model's training")
     ] = None,

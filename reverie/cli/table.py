@@ -28,16 +28,16 @@ def table(
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="A preset's name or a YAML file.", show_default=False)
     ] = None,
-    methods: Annotated[
-        str, typer.Option("--methods", "-m", help="Such as base,lwf,abd, or all.", show_default="all")
-    ] = "",
+    methods: Annotated[str, typer.Option("--methods", "-m", help="Such as base,lwf,abd, or all.")] = "all",
     paper: Annotated[
         str | None,
         typer.Option(
             help="A table of the paper: data-free, replay, ablation, tiny-imagenet or imagenet-50.", show_default=False
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="One or several.", show_default="0,1,2, or as many as the paper has")] = "",
+    seeds: Annotated[
+        str | None, typer.Option(help="One or several.", show_default="0,1,2, or as many as the paper has")
+    ] = None,
     recipe: Annotated[Recipe, typer.Option(help="Values as in the paper, or as in its code.")] = "paper",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs and the table.", show_default="runs/table-NAME")
@@ -65,9 +65,9 @@ def table(
 
     made = make_table(
         preset,
-        parse_names(methods, "--methods") if methods else "all",
+        parse_names(methods, "--methods"),
         paper=paper,
-        seeds=parse_whole_numbers(seeds, "--seeds") if seeds else None,
+        seeds=parse_whole_numbers(seeds, "--seeds") if seeds is not None else None,
         recipe=recipe,
         out=out,
         upper_bound=upper_bound,

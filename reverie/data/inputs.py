@@ -22,7 +22,8 @@ from reverie.data.class_names import checked_names, names_by_label
 from reverie.data.decode import pixels_of, why_not
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
-from reverie.errors import UserError
+from reverie.errors import UserError, explaining
+from reverie.system.files import resolved_path
 from reverie.text import plural
 
 LOOKED_AT = 200  # files, spread over all, from which the usual size of an image is taken
@@ -46,7 +47,8 @@ class FolderInputs:
 
     def __init__(self, root: Path, holdout: float) -> None:
         self.root = root
-        self.source = root.resolve().name
+        with explaining("read", "Choose another folder."):
+            self.source = resolved_path(root).name
         self._train, self._test = find_files(root)
         self._holdout = holdout
         self.names = tuple(sorted(self._train))

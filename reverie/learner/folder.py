@@ -17,7 +17,7 @@ from reverie.config.yaml_files import parse_yaml
 from reverie.errors import UserError, explaining
 from reverie.learner.events import EventLog
 from reverie.methods import find_method
-from reverie.system.files import SCRATCH, write_text
+from reverie.system.files import SCRATCH, resolved_path, write_text
 from reverie.system.locks import LOCK, is_locked, locked_folder
 
 ANOTHER = "Choose another `folder`."
@@ -65,6 +65,7 @@ class RunFolder:
     @explaining("read", ANOTHER)
     def refuse_others(self, config: Config, fingerprint: str | None = None) -> None:
         """A folder belongs to one configuration and one data set, for good."""
+        resolved_path(self.path)  # refuses links that lead in a circle
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file. {ANOTHER}")
         if not self.config.is_file():

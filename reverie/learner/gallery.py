@@ -13,8 +13,10 @@ from reverie.engine.observer import Observer
 from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.dreamer import Dreamer
-from reverie.system.arguments import check_least
+from reverie.system.arguments import check_whole_number
 from reverie.text import plural
+
+MOST_PER_CLASS, MOST_STEPS = 1000, 100_000_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ def dream_of(
 
     `steps` are the dreamer's own; left out, as many as in the model's configuration. The model is left alone.
     """
-    check_least(1, per_class=per_class, steps=steps)
+    per_class = check_whole_number("per_class", per_class, 1, MOST_PER_CLASS)
+    if steps is not None:
+        check_whole_number("steps", steps, 1, MOST_STEPS)
     settings = learner.config.dream
     if steps is not None:
         settings = replace(settings, steps=steps)

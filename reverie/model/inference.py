@@ -16,10 +16,12 @@ from reverie.data.images import Images, images_at_once
 from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError, explaining
 from reverie.learner.task_learner import TaskLearner
-from reverie.system.arguments import check_least
+from reverie.system.arguments import check_whole_number
 from reverie.text import percent
 
 Paths = Path | str | Sequence[Path | str]
+
+MOST_TOP = 1_000_000  # classes
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def predict_images(
     `images` are files and folders (all files below are read), or pixels as `TaskLearner.predict` takes them. A
     prediction is rejected where even the likeliest class is less probable than `reject`.
     """
-    check_least(1, top=top)
+    check_whole_number("top", top, 1, MOST_TOP)
     sources, reader = open_images(learner, images)
     names, found = learner.classifier.class_names, dict[int, Prediction]()
     for row, labels, probabilities in top_classes(learner, reader, top, progress):

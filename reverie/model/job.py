@@ -28,6 +28,7 @@ from reverie.model.folder import load_model, model_digest, read_model, write_mod
 from reverie.model.saved import SavedModel
 from reverie.model.step import LearnRequest, Step, learn_step, plan_step, read_check_images
 from reverie.nets.weights import fingerprint
+from reverie.system.arguments import check_number
 from reverie.system.files import SCRATCH, check_writable, sync_folder, write_json
 from reverie.system.locks import LOCK, locked_folder
 from reverie.system.records import Record, read_record
@@ -68,6 +69,7 @@ def learn_folder(
     Killed or stopped at any moment, the same call goes on from the last checkpoint. Raises UserError for what a person
     can mend, `Interrupted` after Ctrl-C, and `Diverged` where a loss is no longer a number.
     """
+    checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     chosen = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
     request = LearnRequest.of(method, seed, chosen, weights, budget, on_known_class)
     job = _Job(Path(to), request, find_device(device), checkpoint_seconds)

@@ -38,6 +38,7 @@ from reverie.model.inference import Prediction, class_probabilities, predict_ima
 from reverie.model.saved import SavedModel
 from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
+from reverie.system.arguments import check_number
 from reverie.text import did_you_mean, listing, plural
 
 log = logging.getLogger("reverie")
@@ -198,7 +199,7 @@ class Learner:
 
     def _threshold(self, reject: bool | float) -> float | None:
         if not isinstance(reject, bool | np.bool_):
-            return float(reject)
+            return check_number("reject", reject)
         if not reject:
             return None
         if self.saved.rejection is None:

@@ -29,12 +29,13 @@ from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import methods_that_load
 from reverie.runs.configure import configure, make_stream
-from reverie.system.arguments import as_names, check_least
+from reverie.system.arguments import as_names, check_whole_number
 from reverie.system.provenance import Environment, environment
 from reverie.system.records import Record
 from reverie.text import DASH, did_you_mean, markdown_table
 
 SCHEMA = 1
+MOST_STEPS = 1_000_000
 WARM_UP = 10  # steps that are not counted
 WINDOWS = 5  # the steps counted are cut into so many stretches, of which the median is taken
 
@@ -126,7 +127,7 @@ def measure_speed(
     `command` is what the report calls its origin. `report(what, step)` is called as the work goes on: what is measured,
     and how far that is, or nothing when it begins. Raises UserError for a preset, method or mode that there is not.
     """
-    check_least(1, steps=steps)
+    steps = check_whole_number("steps", steps, 1, MOST_STEPS)
     where, modes = find_device(device), as_names(modes, "modes")
     names = as_names(methods, "methods")
     for mode in modes:

@@ -42,7 +42,7 @@ from reverie.runs.predictions import Predictions, disagreement, predict_test_ima
 from reverie.runs.result import SCHEMA, EngineSwitches, PhaseCost, Result, TimeSpent
 from reverie.runs.shared import UpperBoundEntry, UpperBounds
 from reverie.system import provenance
-from reverie.system.arguments import check_least
+from reverie.system.arguments import check_number
 from reverie.system.files import write_bytes, write_json, write_state
 from reverie.system.signals import on_stop_signal
 
@@ -77,7 +77,7 @@ def run(
     Ctrl-C, when everything so far is saved, and `Diverged` where a loss is no longer a number.
     """
     check_config(config)
-    check_least(0, checkpoint_seconds=checkpoint_seconds)
+    checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     run_folder = RunFolder(Path(folder) if folder is not None else default_folder(config))
     run_folder.refuse_others(config)
     with showing_progress(progress, f"{config.preset} {config.method}") as display:

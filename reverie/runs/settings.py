@@ -11,9 +11,9 @@ from typing import Any
 
 from reverie.config.choices import RECIPES
 from reverie.config.schema import SECTIONS, Config
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError
 from reverie.methods import find_method, methods_that_load
-from reverie.system.files import write_text
+from reverie.system.files import read_marked_text, write_text
 from reverie.system.records import described, schema_of
 from reverie.text import markdown_table
 
@@ -118,8 +118,7 @@ def _cells(info: SettingInfo) -> Iterable[str]:
 def renew_settings_page(file: Path | str) -> None:
     """Make the tables of a page anew, between `<!-- settings: keys -->` and `<!-- /settings -->`; and `methods`."""
     file = Path(file)
-    with explaining("read", "Name the page that holds the tables."):
-        text = file.read_text("utf-8")
+    text = read_marked_text(file, "Name the page that holds the tables.")
     write_text(file, renewed_settings(text))
 
 

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from reverie.errors import UserError
 from reverie.text import shortened
 
 
-def check_least(least: int, **numbers: float | None) -> None:
-    """Each number, by the name of its argument, is `least` or more; one that is left out will do."""
-    for name, value in numbers.items():
-        if value is None:
-            continue
-        if not isinstance(value, Real) or math.isnan(value):
-            raise UserError(f"`{name}` is a number, not {shortened(value)}.")
-        if value < least:
-            raise UserError(f"`{name}` is at least {least}, not {value}.")
+def check_whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """An argument that counts something; `name` is what Python calls it. Raises UserError for any other value."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise UserError(f"`{name}` must be a whole number from {least:,} to {most:,}, not {shortened(value)}.")
+    return number
+
+
+def check_number(name: str, value: Any, least: float = -math.inf) -> float:
+    """An argument that is a number, of numpy or torch as well. Raises UserError for any other value."""
+    is_number = hasattr(value, "__float__") and not isinstance(value, bool)
+    try:
+        number = float(value) if is_number else math.nan
+    except (TypeError, ValueError, OverflowError):  # several numbers, or one that is too large
+        number = math.nan
+    if math.isnan(number) or number < least:
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise UserError(f"`{name}` must be a number{bound}, not {shortened(value)}.")
+    return number
 
 
 def as_names(names: Iterable[str] | str, argument: str) -> list[str]:

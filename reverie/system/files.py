@@ -174,10 +174,13 @@ def check_target(file: Path, overwrite: bool, model: Path | None = None) -> None
 
     No file of the folder of the `model` that is read is ever a target, nor one beside them.
     """
+    with explaining("read", "Choose another model."):
+        inside = resolved_path(model) if model is not None else None
     with explaining("written", "Choose another `out`."):
+        place = resolved_path(file)
         if file.is_dir():
             raise UserError(f"{file} is a folder. Name a file: `out`.")
-        if model is not None and file.resolve().is_relative_to(model.resolve()):
+        if inside is not None and place.is_relative_to(inside):
             raise UserError(f"{file} is inside the model folder {model}, which is left as it is. Choose another `out`.")
         if file.exists() and not overwrite:
             raise UserError(f"{file} exists already. Choose another `out`, or say `overwrite`.")
@@ -198,7 +201,27 @@ def _scratch_name(place: Path) -> Path:
 
 def _resolved(place: Path) -> Path:
     """Where a link leads to: it is what changes, and the link stays."""
-    return place.resolve() if place.is_symlink() else place
+    return resolved_path(place) if place.is_symlink() else place
+
+
+def resolved_path(path: Path) -> Path:
+    """Where links lead to. Raises OSError where they lead in a circle, which no two versions of Python tell alike."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return path.resolve()
+
+
+def read_marked_text(file: Path, advice: str) -> str:
+    """A text file that a person wants a part of renewed. Raises UserError for anything else."""
+    with explaining("read", advice):
+        refuse_special_file(file, advice)
+        try:
+            return file.read_text("utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{file} is no text in UTF-8. {advice}") from None
 
 
 def _exchange(one: Path, other: Path) -> bool:

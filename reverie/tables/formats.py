@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from reverie.errors import UserError, explaining
+from reverie.errors import UserError
 from reverie.methods import method_names
 from reverie.runs.result import Result, read_result
-from reverie.system.files import write_text
+from reverie.system.files import read_marked_text, write_text
 from reverie.tables import paper
 from reverie.tables.paper import Figure
 from reverie.tables.rows import COLUMNS, Cost, Row, mean_percent, rows_beside_paper
@@ -241,8 +241,7 @@ def records_of_results(results: Sequence[Result]) -> list[dict[str, Any]]:
 def renew_tables(file: Path | str, results: Path | str = "results") -> None:
     """Make every block `<!-- results: NAME -->` … `<!-- /results -->` of a text file anew from results/NAME."""
     file = Path(file)
-    with explaining("read", "Name the file that holds the tables."):
-        text = file.read_text("utf-8")
+    text = read_marked_text(file, "Name the file that holds the tables.")
     write_text(file, renewed(text, Path(results)))
 
 

@@ -68,6 +68,8 @@ class Plan:
     ) -> Plan:
         """Looks at everything that can be wrong with any of them before the first is begun."""
         texts = setting_texts(settings)
+        if not seeds:
+            raise UserError("`seeds` names no seed. Name one or several, such as 0, 1 and 2.")
         of_methods = [text for text in texts if any(key.startswith("method.") for key in setting_keys([text]))]
         made = []
         for entry in dict.fromkeys(entries):

@@ -17,7 +17,7 @@ from reverie.methods import is_of_this_process
 from reverie.runs.figures import finished_result
 from reverie.runs.run import CHECKPOINT_SECONDS
 from reverie.system import provenance
-from reverie.system.arguments import as_names, as_seeds, check_least, renaming_argument
+from reverie.system.arguments import as_names, as_seeds, check_number, check_whole_number, renaming_argument
 from reverie.system.files import write_json, write_text
 from reverie.tables import paper as published
 from reverie.tables.executors import LOGS, LocalExecutor
@@ -28,6 +28,7 @@ from reverie.tables.rows import Row, paper_row
 from reverie.version import __version__
 
 SEEDS = (0, 1, 2)
+MOST_PROCESSES = 1000
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,9 @@ def make_table(
     Stopped or killed, the same call goes on and repeats no finished run. A run that fails is named in `failed`, and the
     others go on. Raises UserError before the first run for whatever can be wrong with any of them.
     """
-    check_least(1, parallel=parallel)
-    check_least(0, checkpoint_seconds=checkpoint_seconds)
+    if parallel is not None:
+        check_whole_number("parallel", parallel, 1, MOST_PROCESSES)
+    checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     chosen = as_names(methods, "methods")
     entries, left_out, usual_seeds = _entries(preset, chosen, paper, upper_bound)
     _refuse_methods_of_this_process(entries)

@@ -30,11 +30,12 @@ from reverie.learner.progress import showing_progress
 from reverie.runs.configure import configure, folder_name, load_dataset, make_stream
 from reverie.runs.run import run
 from reverie.system import provenance
-from reverie.system.arguments import renaming_argument
+from reverie.system.arguments import check_whole_number, renaming_argument
 from reverie.system.files import write_json
 from reverie.system.records import Record, read_record
 from reverie.text import markdown_table, shortened
 
+MOST_FOLDS = 1000
 DECIDING = ("data", "stream", "evaluate")  # sections that decide what is judged
 
 
@@ -111,8 +112,7 @@ class Search:
             raise UserError(f"{key} is given twice in `grid`; give all its values in one.")
         for key in setting_keys(self.settings) & setting_keys([value for axis in axes for value in axis]):
             raise UserError(f"{key} is both set and tried: leave it out of `settings` or of `grid`.")
-        if self.folds < 2:
-            raise UserError(f"`folds` must be 2 or more, not {self.folds}.")
+        check_whole_number("folds", self.folds, 2, MOST_FOLDS)
         made = {
             point: configure(
                 self.preset, self.method, seed=self.seed, recipe=self.recipe, settings=[*self.settings, *point]

@@ -40,6 +40,7 @@ MISTAKES = {
     "bench digits-5 --tasks two": "--tasks wants numbers such as 0,1,2, not 'two'.",
     "bench digits-5 --tasks 9": "--tasks: digits-5 has tasks 1 to 5, not 9.",
     "bench digits-5 --steps 4": "Invalid value for '--steps'",
+    "bench digits-5 --steps 100000000000": "Invalid value for '--steps'",
     "bench digits-5 --set train.epoch=1": "Did you mean 'train.epochs'?",
     "bench digits-5 --device abacus": "The device 'abacus' is unknown",
     "bench digits-5 --out /dev/null/x.json": "/dev/null cannot be written: Not a directory. Choose another --out.",

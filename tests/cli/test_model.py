@@ -195,6 +195,11 @@ MISTAKES = {
     "dream model --out model/dreams.png": "is inside the model folder model, which is left as it is. Choose",
     "dream model --out /dev/null/x.png": "/dev/null cannot be written: Not a directory. Choose another --out.",
     "dream model --per-class 0": "Invalid value for '--per-class'",
+    "dream model --per-class 100000000": "Invalid value for '--per-class'",
+    "dream model --out loop/x.png": "loop/x.png cannot be written: Too many levels of symbolic links. Choose another",
+    "dream loop": "loop cannot be read: Too many levels of symbolic links. Choose another model.",
+    "export model --to torch --out loop": "loop cannot be written: Too many levels of symbolic links. Choose another",
+    "learn loop --to new": "loop cannot be read: Too many levels of symbolic links. Choose another folder.",
     "dream model --steps 0": "Invalid value for '--steps'",
     "dream model --seed x": "Invalid value for '--seed'",
     "dream model --device abacus": "The device 'abacus' is unknown",
@@ -216,6 +221,7 @@ MISTAKES = {
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_in_using_a_model_ends_in_a_message_and_leaves_nothing_behind(reverie, words):
+    Path("loop").symlink_to("loop")
     assert_mistake(reverie, words, MISTAKES[words])
 
 

@@ -127,6 +127,13 @@ def test_a_folder_that_is_something_else_stays_as_it_is(reverie, photos):
     assert_mistake(reverie, "run file", "file must hold sections such as `data:` and `train:` (docs/settings.md).")
 
 
+@pytest.mark.parametrize("place", ["loop", "loop/below"])
+def test_a_folder_that_is_a_link_to_itself_is_a_mistake(reverie, place):
+    Path("loop").symlink_to("loop")
+    told = f"{place} cannot be read: Too many levels of symbolic links. Choose another --out."
+    assert_mistake(reverie, f"run digits-5 --out {place}", told)
+
+
 def test_a_class_without_images_and_an_unreadable_folder_are_mistakes_too(reverie, photos):
     folder = ["run", "digits-5", "--set", "data.source=folder", "--data", str(photos)]
     (photos / "durian").mkdir()

@@ -57,6 +57,8 @@ def test_a_mistake_is_told_and_leaves_the_page_as_it_is(reverie):
     Path("page.md").write_text("no table")
     assert_mistake(reverie, "settings --write page.md", "There is no table in it to renew")
     assert Path("page.md").read_text() == "no table"
+    Path("page.md").write_bytes(b"\xff<!-- settings: keys --><!-- /settings -->")
+    assert_mistake(reverie, "settings --write page.md", "page.md is no text in UTF-8. Name the page that holds the")
 
 
 def test_a_section_can_be_asked_for_and_links_of_the_page_are_left_out(reverie):

@@ -89,6 +89,14 @@ TABLE_MISTAKES = {
 }
 
 
+def test_an_empty_list_of_seeds_or_methods_is_not_the_usual_one(reverie):
+    for flag, told in (
+        ("--seeds", "--seeds wants numbers such as 0,1,2, not ''."),
+        ("--methods", "--methods wants one"),
+    ):
+        assert_mistake(reverie, ["table", "digits-5", flag, ""], told)
+
+
 @pytest.mark.parametrize("words", TABLE_MISTAKES)
 def test_a_mistake_in_a_table_is_told_before_anything_is_begun(reverie, words):
     assert_mistake(reverie, words, TABLE_MISTAKES[words])
@@ -126,7 +134,8 @@ TUNE_MISTAKES = {
     "tune digits-5 --grid train.lr=0.1 --grid train.lr=0.2": "train.lr is given twice in --grid; give all its values",
     "tune digits-5 --grid train.lr=0.1,0.10": "or the values are equal. Leave it out of --grid.",
     "tune digits-5 --grid train.lr=0.1 --set train.lr=0.3": "both set and tried: leave it out of --set or of --grid.",
-    "tune digits-5 --grid train.lr=0.1 --folds 1": "--folds must be 2 or more, not 1.",
+    "tune digits-5 --grid train.lr=0.1 --folds 1": "--folds must be a whole number from 2 to 1,000, not 1.",
+    "tune digits-5 --grid train.lr=0.1 --folds 100000000": "--folds must be a whole number from 2 to 1,000, not 1000",
     "tune digits-5 --grid train.lr=0.1 --method abdd": "Did you mean 'abd'?",
     "tune digits-5 --grid train.lr=0.1 --seed x": "Invalid value for '--seed'",
     "tune digits-5 --grid train.lr=0.1 --recipe secret": "Invalid value for '--recipe'",
@@ -178,5 +187,7 @@ def test_a_mistake_in_results_is_told(reverie, results):
     assert_mistake(reverie, "results results/figures", "put a run's result.json under results/figures/PRESET/.")
     assert_mistake(reverie, "results --write nothing.md", "nothing.md cannot be read: No such file or directory.")
     assert_mistake(reverie, "results --write page.md", "There is no table in it to renew")
+    Path("page.md").write_bytes(b"\xff<!-- results: digits-5 --><!-- /results -->")
+    assert_mistake(reverie, "results --write page.md", "page.md is no text in UTF-8. Name the file that holds the")
     (results / "other.json").write_text("{}")
     assert_mistake(reverie, "results", "other.json is not the result of a run.")

@@ -95,6 +95,18 @@ def test_dreams_are_a_function_of_model_and_seed_and_are_written_where_asked(mod
     assert np.array_equal(opened((tmp_path / "dreams.png").read_bytes()), opened(dreams.sheet()))
 
 
+@pytest.mark.parametrize("per_class", [0, -1, 10**9, "8", 2.5])
+def test_a_number_of_dreams_that_cannot_be_is_refused(model, per_class):
+    with pytest.raises(UserError, match=r"^`per_class` must be a whole number from 1 to 1,000, not "):
+        reverie.dream(model, per_class=per_class, steps=1, device="cpu")
+
+
+@pytest.mark.parametrize("reject", [float("nan"), "x", "0.5", None, [0.5]])
+def test_a_threshold_that_is_no_number_is_refused(model, photos, reject):
+    with pytest.raises(UserError, match=r"^`reject` must be a number, not "):
+        reverie.predict(model, photos, reject=reject, device="cpu")
+
+
 def test_no_file_is_lost_to_a_picture_of_dreams(photo_folder, tmp_path):
     folder = shutil.copytree(photo_folder, tmp_path / "model")
     (tmp_path / "mine.png").write_bytes(b"dear to somebody")

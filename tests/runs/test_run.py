@@ -236,6 +236,13 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
         run(tiny_config("base"), tmp_path / "run")
 
 
+@pytest.mark.parametrize("seconds", ["5", -1, float("nan"), None])
+def test_seconds_between_checkpoints_are_a_number(tmp_path, seconds):
+    with pytest.raises(UserError, match=r"^`checkpoint_seconds` must be a number of at least 0, not "):
+        quick_run(tiny_config("base"), tmp_path / "run", checkpoint_seconds=seconds)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_mistake_leaves_no_folder_behind(tmp_path):
     with pytest.raises(UserError, match="CIFAR-100 is not under"):
         run(configure("cifar100-10", "abd"), tmp_path / "run", data=tmp_path)

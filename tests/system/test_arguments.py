@@ -2,18 +2,30 @@
 
 import numpy as np
 import pytest
+import torch
 
 from reverie.errors import UserError
-from reverie.system.arguments import as_names, as_seeds, check_least, renaming_argument
+from reverie.system.arguments import as_names, as_seeds, check_number, check_whole_number, renaming_argument
 
 
-def test_a_number_below_the_least_is_named_by_its_argument():
-    check_least(1, top=1, steps=None, seconds=2.5, count=np.int64(3))
-    with pytest.raises(UserError, match=r"^`top` is at least 1, not 0.$"):
-        check_least(1, steps=4, top=0)
-    for strange in ("2", [1], float("nan")):
-        with pytest.raises(UserError, match=r"^`top` is a number, not "):
-            check_least(1, top=strange)
+@pytest.mark.parametrize("value", [0, 10, -1, 2.0, "2", None, True, [2], float("nan"), torch.tensor(2.5), 10**400])
+def test_what_is_no_count_is_refused(value):
+    with pytest.raises(UserError, match=r"^`folds` must be a whole number from 1 to 9, not .{1,61}\.$"):
+        check_whole_number("folds", value, 1, 9)
+
+
+def test_counts_and_numbers_of_numpy_and_torch_will_do():
+    for value in (2, np.int64(2), torch.tensor(2)):
+        assert check_whole_number("folds", value, 1, 9) == 2
+    for number in (2, 2.0, np.float32(2), torch.tensor(2.0)):
+        assert check_number("reject", number) == 2.0
+    assert check_number("checkpoint_seconds", float("inf"), least=0) == float("inf")
+
+
+@pytest.mark.parametrize("value", [float("nan"), "5", None, True, [1.0], np.zeros(2), torch.zeros(2), 10**400, -1])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(UserError, match=r"^`seconds` must be a number of at least 0, not .{1,61}\.$"):
+        check_number("seconds", value, least=0)
 
 
 def test_names_may_be_one_several_or_a_text_with_commas():

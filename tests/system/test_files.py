@@ -17,8 +17,10 @@ from reverie.system.files import (
     check_target,
     check_writable,
     read_json,
+    read_marked_text,
     read_state,
     remove_state,
+    resolved_path,
     state_bytes,
     write_folder,
     write_json,
@@ -314,6 +316,40 @@ def test_what_is_no_regular_file_is_never_replaced_by_one(tmp_path, linked):
         write_folder(place, lambda folder: None)
     assert place.is_fifo()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fifo", "link"]
+
+
+def test_links_that_lead_in_a_circle_are_an_error_of_the_system(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for deed in (
+        lambda: write_text(tmp_path / "loop", "new"),
+        lambda: write_folder(tmp_path / "loop", lambda folder: None),
+        lambda: resolved_path(tmp_path / "loop" / "below"),
+    ):
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            deed()
+    for place in (tmp_path / "loop", tmp_path / "loop" / "x"):
+        with pytest.raises(
+            UserError, match=r"cannot be written: Too many levels of symbolic links\. Choose another `out`"
+        ):
+            check_target(place, overwrite=True)
+    with pytest.raises(
+        UserError, match=r"loop cannot be read: Too many levels of symbolic links\. Choose another model"
+    ):
+        check_target(tmp_path / "x", overwrite=True, model=tmp_path / "loop")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["loop"]
+    assert resolved_path(tmp_path / "not" / "there") == (tmp_path / "not" / "there").resolve()
+
+
+def test_a_text_that_a_part_is_renewed_of_is_a_regular_file_in_utf_8(tmp_path):
+    (tmp_path / "page.md").write_text("grüße", "utf-8")
+    assert read_marked_text(tmp_path / "page.md", "Name the page.") == "grüße"
+    (tmp_path / "page.md").write_bytes(b"gr\xfc\xdfe")
+    with pytest.raises(UserError, match=r"page\.md is no text in UTF-8\. Name the page\."):
+        read_marked_text(tmp_path / "page.md", "Name the page.")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "fifo")
+        with pytest.raises(UserError, match=r"fifo is no regular file, and stays as it is\. Name the page\."):
+            read_marked_text(tmp_path / "fifo", "Name the page.")
 
 
 @pytest.mark.parametrize("system", ["linux", "another"])

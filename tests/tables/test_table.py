@@ -169,8 +169,11 @@ def test_the_seeds_of_a_row_are_in_order_however_its_runs_ended(tmp_path):
         ({"preset": "digits-5", "methods": ["abdd"]}, "Did you mean 'abd'"),
         ({"preset": "digits-5", "settings": {"train.epoch": 1}}, "Did you mean 'train.epochs'"),
         ({"preset": "digits-5", "device": "abacus"}, "abacus"),
-        ({"preset": "digits-5", "parallel": 0}, "`parallel` is at least 1, not 0"),
-        ({"preset": "digits-5", "checkpoint_seconds": -1}, "`checkpoint_seconds` is at least 0, not -1"),
+        ({"preset": "digits-5", "parallel": 0}, "`parallel` must be a whole number from 1 to 1,000, not 0"),
+        (
+            {"preset": "digits-5", "checkpoint_seconds": -1},
+            "`checkpoint_seconds` must be a number of at least 0",
+        ),
         ({"preset": "digits-5", "seeds": 0}, r"`seeds` is a list of whole numbers, such as \[0, 1, 2\], not 0"),
         ({"preset": "digits-5", "seeds": []}, "`seeds` is a list of whole numbers"),
         ({"preset": "digits-5", "methods": "base,abdd"}, "no method 'abdd'"),

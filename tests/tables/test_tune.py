@@ -248,7 +248,9 @@ def test_axes():
     ("grid", "settings", "folds", "message"),
     [
         ([], [], 3, "Say what to try, for example `grid`"),
-        (["train.lr=0.1"], [], 1, "`folds` must be 2"),
+        (["train.lr=0.1"], [], 1, "`folds` must be a whole number from 2 to 1,000, not 1"),
+        (["train.lr=0.1"], [], 10**9, "`folds` must be a whole number from 2 to 1,000"),
+        (["train.lr=0.1"], [], "3", "`folds` must be a whole number"),
         (["train.lr=0.1"], ["stream.take=3"], 3, "needs four"),
         (["stream.split=5,2"], [], 3, "stream.split decides what is judged, so it cannot be tuned"),
         (["evaluate={top: 1},{top: 5}"], [], 3, "evaluate decides what is judged, so it cannot be tuned"),
