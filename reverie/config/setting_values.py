@@ -40,7 +40,7 @@ def settings_by_key(settings: Settings) -> dict[str, Any]:
 
 
 def plain_value(key: str, value: Any) -> Any:
-    """As YAML has it: tuples are lists, and a single number of numpy or torch is a number. Objects are refused."""
+    """As YAML has it: tuples are lists, numbers of numpy and torch are numbers. Objects are refused."""
     try:
         return _plain(value)
     except (TypeError, ValueError, RecursionError):
@@ -50,12 +50,14 @@ def plain_value(key: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
-        value = value.item()
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, int):
+        str(value)  # raises ValueError where it has too many digits to be written
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise TypeError

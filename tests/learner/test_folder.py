@@ -61,7 +61,7 @@ def test_a_folder_that_version_0_1_claimed_belongs_to_the_same_run(folder):
 def test_values_of_ones_own_that_cannot_be_are_no_configuration(folder, own):
     folder.path.mkdir()
     folder.config.write_text(yaml.safe_dump({**tiny_config("base").as_dict(), "own_values": own}))
-    with pytest.raises(UserError, match=r"config\.yaml is not the configuration of a run\. Choose another `out`\."):
+    with pytest.raises(UserError, match=r"config\.yaml is not the configuration of a run\. Choose another `folder`\."):
         folder.refuse_others(tiny_config("base"))
 
 

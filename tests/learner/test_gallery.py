@@ -136,5 +136,5 @@ def test_no_file_is_lost_to_the_sheet_and_its_name_is_true(reverie, photo_model,
 
 def test_at_least_one_dream_and_one_step_are_wanted(learner):
     for wrong in ({"per_class": 0}, {"steps": 0}):
-        with pytest.raises(UserError, match=f"`{next(iter(wrong))}` is at least 1, not 0"):
+        with pytest.raises(UserError, match=f"`{next(iter(wrong))}` must be a whole number from 1 to [0-9,]+, not 0"):
             dream_of(learner, **wrong)

@@ -142,7 +142,7 @@ def test_what_is_not_there_is_an_error(learner, tmp_path):
 
 
 def test_no_name_at_all_cannot_be_asked_for(learner, photos):
-    with pytest.raises(UserError, match="`top` is at least 1, not 0"):
+    with pytest.raises(UserError, match="`top` must be a whole number from 1 to 1,000,000, not 0"):
         predict_images(learner, photos, top=0)
 
 

@@ -505,7 +505,7 @@ def test_what_cannot_be_adopted_is_said_in_words(learner, change, says):
 def test_what_is_asked_for_wrongly_is_said(learner, root):
     for call, says in (
         (lambda: learner.predict(np.zeros((0, 3, 8, 8), np.uint8)), "no images"),
-        (lambda: learner.predict(PIXELS, top=0), "`top` is at least 1"),
+        (lambda: learner.predict(PIXELS, top=0), "`top` must be a whole number from 1"),
         (
             lambda: learner.learn(root / "second", check=(PIXELS, ["0"] * 12)),
             "`check` is a folder of images, not tuple",

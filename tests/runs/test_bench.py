@@ -122,5 +122,5 @@ def test_the_report_is_json_and_back():
 
 def test_names_may_be_a_text_and_too_few_steps_are_told_by_name():
     assert {one.method for one in measure("base,lwf", tasks=[1]).measurements} == {"base", "lwf"}
-    with pytest.raises(UserError, match="`steps` is at least 1, not 0"):
+    with pytest.raises(UserError, match="`steps` must be a whole number from 1 to 1,000,000, not 0"):
         measure_speed("digits-5", "base", steps=0)
