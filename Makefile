@@ -25,7 +25,7 @@ check-long: .venv/dev.done
 # With the oldest versions that pyproject.toml allows, in an environment of their own.
 check-oldest:
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[dev]'
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[test]'
 	.venv-oldest/bin/pytest -m "not long and not gpu" -n 2 --dist worksteal
 
 format: .venv/dev.done

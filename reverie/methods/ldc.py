@@ -38,7 +38,7 @@ class LDC(Distiller):
         temperature: Annotated[Temperature, about("of distillation")] = 2.0
         ridge: Annotated[
             float, about("of the map from old to new features: of their mean square, so much is added", ge=0, le=1e3)
-        ] = 1e-6
+        ] = 1e-3
 
     def phases(self, task: Task) -> Iterator[Phase | Stage]:
         yield from super().phases(task)

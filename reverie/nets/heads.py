@@ -114,18 +114,28 @@ class AnsweringHead(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, labels: Tensor) -> float:
-        """Fit the temperature: with it, the labels of these features are likeliest. Answers stay what they are."""
+        """Fit the temperature: with it, the labels of these features are likeliest. Answers stay what they are.
+
+        As if of two further images one were mistaken (Platt, 1999): images that were learned from may all be right,
+        and no others are ever surely so.
+        """
         self.temperature.fill_(1)
         scores = self(features).double()
         scores, labels = scores[:, self.known], (self.known.cumsum(0) - 1)[labels]
+        classes = scores.shape[1]
+        mistaken = min(1.0, classes / max(1, classes - 1) / (len(labels) + 2))
         logs = torch.linspace(math.log(COLDEST), math.log(WARMEST), 61, dtype=torch.double, device=scores.device)
         for _ in range(3):  # a finer look around the best of the coarse one
-            losses = torch.stack([F.cross_entropy(scores / log.exp(), labels) for log in logs])
+            losses = torch.stack([_cross_entropy(scores / log.exp(), labels, mistaken) for log in logs])
             best = logs[losses.argmin()]
             width = (logs[1] - logs[0]).abs()
             logs = torch.linspace(float(best - width), float(best + width), 21, dtype=torch.double, device=logs.device)
         self.temperature.fill_(float(best.exp()))
         return float(self.temperature)
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor, mistaken: float) -> Tensor:
+    return F.cross_entropy(scores, labels, label_smoothing=mistaken)
 
 
 class LinearAnswer(AnsweringHead):

@@ -153,10 +153,18 @@ def test_a_temperature_changes_no_answer_and_none_nearby_is_likelier(name, facto
         answers = head(shown).argmax(dim=1)
         fitted = head.calibrate(shown, labels)
         assert torch.equal(head(shown).argmax(dim=1), answers)
-        likely = F.cross_entropy(head(shown), labels)
+        mistaken = 4 / 3 / 62  # one of two further images
+        likely = F.cross_entropy(head(shown), labels, label_smoothing=mistaken)
         for other in (0.9, 1.1):
             head.temperature.fill_(other * fitted)
-            assert F.cross_entropy(head(shown), labels) >= likely - 1e-4
+            assert F.cross_entropy(head(shown), labels, label_smoothing=mistaken) >= likely - 1e-4
+
+
+def test_images_that_are_all_right_do_not_make_a_head_sure_of_everything():
+    """Of 60 and two further ones, one is taken for mistaken."""
+    head, shown = PrototypeAnswer(means=10 * torch.eye(2)), 10 * torch.eye(2).repeat(30, 1)
+    head.calibrate(shown, torch.arange(60) % 2)
+    assert head(shown).softmax(dim=1).amax(dim=1).mean().item() == pytest.approx(61 / 62, abs=1e-3)
 
 
 def test_a_temperature_is_fitted_among_the_classes_that_are_known():
