@@ -71,6 +71,7 @@ class Later:
 
 
 LATER = Later()
+LIST_OR_TUPLE = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # for pydantic 2.9
 
 # For the options of methods, too.
 Weight = Annotated[float, Field(ge=0, le=1e9)]  # of a loss
@@ -111,10 +112,12 @@ class StreamConfig:
 
     order: Annotated[
         str | Annotated[tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...], Field(strict=False)],
+        LIST_OR_TUPLE,
         about("the order of the classes: `natural`, `seed` (of the run), `seed:K`, `icarl-1993`, or a list of classes"),
     ] = "seed"
     split: Annotated[
         ClassCount | str | Annotated[tuple[ClassCount, ...], Field(strict=False)],
+        LIST_OR_TUPLE,
         about("so many equal tasks; sizes, such as `[4, 3, 3]`; or a larger first task, such as `50+5x10`"),
     ] = 5
     classes: Annotated[ClassCount | None, about("only the first so many classes of the order")] = None
