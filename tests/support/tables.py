@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,12 +37,8 @@ def end_by_hand(run: PlannedRun, seconds: float = 10.0, accuracy: float = 0.5, *
     run.folder.result.write_text(json.dumps(result.as_dict()))
 
 
-def child_processes(process: int | None = None) -> dict[int, str]:
-    """The processes that a process has started, this one if none is named: their command lines by number."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    parent, found = str(process or os.getpid()), {}
-    for line in listed.splitlines():
-        number, its_parent, command = line.split(maxsplit=2)
-        if its_parent == parent:
-            found[int(number)] = command
-    return found
+def child_processes(process: int) -> list[int]:
+    """The numbers of the processes that a process has started."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [line.split() for line in listed.splitlines()]
+    return [int(number) for number, parent in pairs if int(parent) == process]

@@ -18,7 +18,7 @@ from reverie.runs.run import run as run_config
 from reverie.tables.executors import LOGS, LocalExecutor, State, Worker
 from reverie.tables.plan import Plan, entries_for
 from reverie.tables.table import make_sections
-from tests.support.tables import SLOW, child_processes, end_by_hand, plan_of
+from tests.support.tables import SLOW, end_by_hand, plan_of
 
 HERE = LocalExecutor(device="cpu")
 
@@ -132,10 +132,16 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_
     """By the terminal, which is closed; Ctrl-C goes the same way. The two do not begin alike, so neither waits."""
     wanted = plan_of(tmp_path, ["base", "lwf-mc"], SLOW, upper_bound=False)
     base, other = wanted.runs
+    numbers = {run.name: tmp_path / f"number of {run.entry.method}" for run in wanted.runs}
+
+    class Numbered(LocalExecutor):
+        """Whose workers leave the numbers of their processes."""
+
+        def command(self, run):
+            return ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(numbers[run.name]), *super().command(run)]
 
     def kill_the_other(table):
-        (worker,) = [number for number, command in child_processes().items() if "--method lwf-mc" in command]
-        os.kill(worker, signal.SIGKILL)
+        os.kill(int(numbers[other.name].read_text()), signal.SIGKILL)
         follower.act = stop
 
     def stop(table):
@@ -146,7 +152,7 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on_until_all_are_
 
     follower = Acting(wanted, kill_the_other)
     with pytest.raises(Interrupted):
-        LocalExecutor(device="cpu", parallel=2, checkpoint_seconds=0.2).train(wanted, follower)
+        Numbered(device="cpu", parallel=2, checkpoint_seconds=0.2).train(wanted, follower)
     log = tmp_path / LOGS / f"{other.name}.log"
     assert follower.failed == [(other.name, f"was killed by signal 9; its log is {log}")]
     assert "everything so far is saved" in (tmp_path / LOGS / f"{base.name}.log").read_text()
