@@ -195,6 +195,10 @@ def _augmentation(augment: AugmentConfig) -> str:
         ways.append("mirrored")
     if augment.brightness or augment.contrast:
         ways.append("brightness and contrast")
+    if augment.cutout:
+        ways.append("cutout")
+    if augment.trivial:
+        ways.append("TrivialAugment")
     return ", ".join(ways) or "nothing"
 
 

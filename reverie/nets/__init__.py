@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -53,14 +54,19 @@ def make_backbone(
         backbone = _builder(wanted.name)(channels)
         backbone.architecture = wanted
     if size is not None and size <= SMALL and has_imagenet_stem(backbone):
-        log.warning(
-            "%s begins with ImageNet's stem, which leaves a sixteenth of the %d x %d pixels; net.name=resnet18-cifar "
-            "keeps them all.",
-            wanted,
-            size,
-            size,
-        )
+        warn_of_stem(str(wanted), size)
     return backbone
+
+
+@functools.cache  # said once, however many networks a run makes
+def warn_of_stem(network: str, size: int) -> None:
+    log.warning(
+        "%s begins with ImageNet's stem, which leaves a sixteenth of the %d x %d pixels; net.name=resnet18-cifar keeps "
+        "them all.",
+        network,
+        size,
+        size,
+    )
 
 
 def _builder(name: str) -> Callable[[int], Backbone]:

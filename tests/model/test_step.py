@@ -227,8 +227,9 @@ def test_what_was_decided_is_said(old, world, second_step):
     uneven = LearnRequest(settings=(*QUICK_STEP, "train.even=false"))
     uneven = plan_step(old, as_inputs(world / "second"), uneven)
     assert "equally often" not in " ".join(uneven.lines())
-    brief = LearnRequest(settings=(*QUICK_STEP, "train.epochs=1", "dream.steps=1"))
-    step = plan_step(old, as_inputs(world / "second"), brief)
+    brief = ("train.epochs=1", "dream.steps=1", "augment.cutout=4", "augment.trivial=true")
+    step = plan_step(old, as_inputs(world / "second"), LearnRequest(settings=(*QUICK_STEP, *brief)))
+    assert "cutout, TrivialAugment; classes" in " ".join(step.lines())
     assert "method abd: 1 step of dreaming, then 1 epoch in batches of 16" in " ".join(step.lines())
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from reverie import seeding
 from reverie.errors import UserError
-from reverie.nets import count_parameters, make_backbone
+from reverie.nets import count_parameters, make_backbone, warn_of_stem
 from reverie.nets.backbone import Architecture
 from reverie.nets.external import find_network, usual_preprocessing
 
@@ -113,6 +113,7 @@ def test_resnet18_for_small_images_keeps_all_pixels_to_its_second_stage():
 
 
 def test_a_network_made_for_large_images_is_warned_of_where_images_are_small(caplog):
+    warn_of_stem.cache_clear()
     for name in ("resnet18", "torchvision/resnet18"):
         make_backbone(name, 3, 32)
         assert f"{name} begins with ImageNet's stem" in caplog.text
@@ -120,4 +121,5 @@ def test_a_network_made_for_large_images_is_warned_of_where_images_are_small(cap
         caplog.clear()
     for name, size in (("resnet18", 64), ("resnet18", None), ("resnet18-cifar", 32), ("resnet32", 32)):
         make_backbone(name, 3, size)
+    make_backbone("resnet18", 3, 32)  # has been said
     assert not caplog.text
