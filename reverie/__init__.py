@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reverie.data.feed import Batch
     from reverie.data.images import Dataset, MemoryImages
     from reverie.data.stream import Stream, Task
+    from reverie.diagnosis.heads import compare_heads
     from reverie.diagnosis.measure import diagnose, diagnose_paper
     from reverie.engine.observer import Observer, Observers
     from reverie.engine.phase import SGD, Adam, AdamW, CosineSchedule, Phase, Stage, StepSchedule, Warmup
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from reverie.methods.coreset import CoresetMethod
     from reverie.methods.dream_replay import DreamReplay, Replay
     from reverie.methods.keeps import Keeps
+    from reverie.methods.statistics_replay import StatisticsReplay
     from reverie.model.acceptance import Acceptance
     from reverie.model.adoption import adopt_weights
     from reverie.model.classes import change_classes, list_classes
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from reverie.nets.backbone import Backbone
     from reverie.nets.class_statistics import ClassStatistics
     from reverie.nets.heads import AnsweringHead
+    from reverie.nets.transport import SeenByBoth, Transport
     from reverie.report.demo import run_demo
     from reverie.report.page import write_report
     from reverie.report.server import watch
@@ -67,6 +70,7 @@ _PLACES = {
     "measure_speed": "reverie.runs.bench",
     "diagnose": "reverie.diagnosis.measure",
     "diagnose_paper": "reverie.diagnosis.measure",
+    "compare_heads": "reverie.diagnosis.heads",
     "load_results": "reverie.tables.formats",
     "results_table": "reverie.tables.formats",
     "write_report": "reverie.report.page",
@@ -118,7 +122,10 @@ _PLACES = {
     "Phase": "reverie.engine.phase",
     "Replay": "reverie.methods.dream_replay",
     "SGD": "reverie.engine.phase",
+    "SeenByBoth": "reverie.nets.transport",
     "Stage": "reverie.engine.phase",
+    "StatisticsReplay": "reverie.methods.statistics_replay",
+    "Transport": "reverie.nets.transport",
     "StepSchedule": "reverie.engine.phase",
     "TaskLearner": "reverie.learner.task_learner",
     "Warmup": "reverie.engine.phase",
@@ -158,12 +165,15 @@ __all__ = [
     "Phase",
     "Replay",
     "Result",
+    "SeenByBoth",
     "Stage",
+    "StatisticsReplay",
     "StepSchedule",
     "Stream",
     "Task",
     "TaskLearner",
     "Taught",
+    "Transport",
     "UserError",
     "Warmup",
     "__version__",
@@ -171,6 +181,7 @@ __all__ = [
     "adopt_weights",
     "change_classes",
     "check_dataset",
+    "compare_heads",
     "configure",
     "diagnose",
     "diagnose_paper",

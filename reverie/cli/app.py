@@ -17,7 +17,7 @@ from reverie.errors import Diverged, Interrupted, UserError
 from reverie.version import __version__
 
 ORDER = (
-    *("demo", "run", "table", "tune", "results", "presets", "methods", "settings", "bench", "diagnose"),
+    *("demo", "run", "table", "tune", "results", "presets", "methods", "settings", "bench", "diagnose", "heads"),
     *("learn", "adopt", "predict", "evaluate", "dream", "classes", "export", "report", "watch"),
 )  # of the verbs in the help
 app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))

@@ -1,4 +1,4 @@
-"""The verb `diagnose`. Parse, call, print; help loads no torch."""
+"""The verbs `diagnose` and `heads`. Parse, call, print; help loads no torch."""
 
 from __future__ import annotations
 
@@ -80,3 +80,47 @@ def diagnose(
         print_table(*grid)
         print_line("")
     print_lines([*made.lines(), *made.files])
+
+
+@verb(EXPERIMENTS, example="reverie heads runs/lucid --heads linear,gaussian")
+def heads(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)],
+    sources: Annotated[
+        str | None,
+        typer.Option(
+            help="What statistics are moved by: none, images, dreams, both; or true: measured on all images.",
+            show_default="all that the run has",
+        ),
+    ] = None,
+    kinds: Annotated[
+        str, typer.Option("--heads", help="What answers: linear, gaussian, prototype.")
+    ] = "linear,gaussian,prototype",
+    dream_weight: Annotated[
+        float, typer.Option(help="Of all dreams together in the map, where that of all new images is one.")
+    ] = 0.3,
+    ridge: Annotated[float, typer.Option(help="Draws the map towards no change.")] = 1e-3,
+    residual: Annotated[bool, typer.Option(help="Add the covariance of what the map leaves unexplained.")] = True,
+    pooled: Annotated[float, typer.Option(help="Share of each covariance that all classes have in common.")] = 0.8,
+    as_json: AsJson = False,
+) -> None:
+    """Compare answering heads, and ways to move class statistics, on a run's features: no training, seconds each.
+
+    The run must have kept its features: reverie run … --set 'keep=[features]'. Any method with a teacher will do.
+    Figures are of test images: they explain, and are nothing to choose by.
+    """
+    from reverie.diagnosis.heads import compare_heads
+
+    found = compare_heads(
+        run,
+        sources=sources,
+        heads=kinds,
+        dream_weight=dream_weight,
+        ridge=ridge,
+        residual=residual,
+        pooled=pooled,
+        progress=progress_console(as_json),
+    )
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        print_table(*found.grid())

@@ -71,6 +71,7 @@ class Later:
 
 
 LATER = Later()
+LATER_OPTIONS = {"statistics": False}  # the same for options that methods of version 0.1 did not have
 LIST_OR_TUPLE = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # for pydantic 2.9
 
 # For the options of methods, too.
@@ -355,8 +356,12 @@ class Config:
     evaluate: EvaluateConfig = EvaluateConfig()
     engine: EngineConfig = EngineConfig()
     keep: Annotated[
-        tuple[Literal["models", "dreamers"], ...],
-        about("`models` and `dreamers` of every task, for [diagnosis.md](diagnosis.md)", strict=False),
+        tuple[Literal["models", "dreamers", "features"], ...],
+        about(
+            "`models` and `dreamers` of every task, for [diagnosis.md](diagnosis.md); `features`, to compare heads on "
+            "([lucid.md](lucid.md))",
+            strict=False,
+        ),
     ] = ()
     # Keys that the method itself sets, or the preset for it alone: its value, and the upper bound's.
     own_values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -438,6 +443,9 @@ class Config:
             for key, default in _later_keys(type(getattr(self, section))).items():
                 if plain[section].get(key) == default:
                     plain[section].pop(key, None)
+        for key, default in LATER_OPTIONS.items():
+            if plain["method"].get(key) == default:
+                del plain["method"][key]
         return plain
 
     def flat_identity(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ BUILT_IN = {
     "bic": "reverie.methods.bic:BiC",
     "acil": "reverie.methods.acil:ACIL",
     "ldc": "reverie.methods.ldc:LDC",
+    "lucid": "reverie.methods.lucid:Lucid",
 }
 
 

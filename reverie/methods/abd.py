@@ -12,14 +12,15 @@ from reverie.config.schema import Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase, Stage
-from reverie.methods.dream_replay import DreamReplay, Replay
+from reverie.methods.dream_replay import Replay
 from reverie.methods.losses import local_cross_entropy, task_weights, weighted_feature_distillation
+from reverie.methods.statistics_replay import KeepStatistics, StatisticsReplay
 from reverie.nets.statistics import set_batchnorm_momentum
 
 USUAL_MOMENTUM = 0.1  # of BatchNorm in nearly all networks, ours among them
 
 
-class ABD(DreamReplay):
+class ABD(StatisticsReplay):
     """Learn the new classes among themselves, keep features where they matter to old ones, fit the head to both.
 
     Only rows that the head has can take part: those of classes seen, or all of them in the released recipe.
@@ -33,7 +34,7 @@ class ABD(DreamReplay):
 
     @settings("method")
     class Options:
-        """The last four are parts to leave out, as in the paper's ablation table."""
+        """From `task_weights` to `distil_dreams` they are parts to leave out, as in the paper's ablation table."""
 
         distillation: Annotated[Weight, about("the weight of feature distillation (lambda_kd)")] = 0.1
         fine_tuning: Annotated[Weight, about("the weight of the head's fine-tuning (lambda_ft); 0 leaves it out")] = 1.0
@@ -46,6 +47,7 @@ class ABD(DreamReplay):
         ] = "local"
         distil_real: Annotated[bool, about("distil on real images")] = True
         distil_dreams: Annotated[bool, about("distil on dreams")] = True
+        statistics: KeepStatistics = False
 
     def begin(self, task: Task) -> None:
         super().begin(task)
@@ -58,6 +60,7 @@ class ABD(DreamReplay):
             yield self.learning(task, self.first_losses_of_every_row)
         else:
             yield from super().phases(task)
+        yield from self.statistics_stages(task)
 
     def first_losses_of_every_row(self, batch: Batch) -> Mapping[str, Tensor]:
         """Those of future classes, too."""

@@ -245,18 +245,20 @@ class Method:
     # --- features
 
     @torch.no_grad()
-    def features_of(self, images: Images, network: Classifier | None = None) -> Tensor:
+    def features_of(self, images: Images, network: Classifier | None = None, mirrored: bool = False) -> Tensor:
         """Features of images as they are, not augmented: of the classifier at rest, or of another, such as a teacher.
 
-        [images, features], in main memory and in the order of the images. For stages, and for `end`.
+        [images, features], in main memory and in the order of the images; `mirrored`: then those of all their mirror
+        images. For stages, and for `end`.
         """
         network = network or self.classifier
         network.eval()
-        parts = [
-            network.features(self.augment.normalise(images.read(index).to(self.device))).float().cpu()
-            for index in torch.arange(len(images)).split(images_at_once(images.shape[1]))
-        ]
-        return torch.cat(parts)
+        found: list[list[Tensor]] = [[], []]
+        for index in torch.arange(len(images)).split(images_at_once(images.shape[1])):
+            shown = self.augment.normalise(images.read(index).to(self.device))
+            for parts, view in zip(found, [shown, shown.flip(3)] if mirrored else [shown], strict=False):
+                parts.append(network.features(view).float().cpu())
+        return torch.cat([*found[0], *found[1]])
 
     @torch.no_grad()
     def features_of_dreams(self, count: int, network: Classifier | None = None) -> tuple[Tensor, Tensor]:

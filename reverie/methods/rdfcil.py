@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -16,13 +16,14 @@ from reverie.config.schema import LearningRate, Weight, about, settings
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import SGD, Phase, Stage
-from reverie.methods.dream_replay import DreamReplay, Replay
+from reverie.methods.dream_replay import Replay
 from reverie.methods.losses import (
     balanced_cross_entropy,
     local_cross_entropy,
     logit_distillation,
     relation_distillation,
 )
+from reverie.methods.statistics_replay import KeepStatistics, StatisticsReplay
 
 RELATION_WIDTH = 2  # times the number of features: what a row is mapped to before angles are taken
 
@@ -69,7 +70,7 @@ class Features:
     taught_logits: Tensor  # of the dreams, over the old classes
 
 
-class RDFCIL(DreamReplay):
+class RDFCIL(StatisticsReplay):
     """New classes among themselves, old logits on dreams, angles between new images; then the head alone on all."""
 
     title = "R-DFCIL"
@@ -86,6 +87,7 @@ class RDFCIL(DreamReplay):
             float, about("the share of the epochs in which the head alone is trained", ge=0, lt=1)
         ] = 0.2
         refinement_lr: Annotated[LearningRate, about("of the head alone")] = 0.005
+        statistics: KeepStatistics = False
 
     def begin(self, task: Task) -> None:
         super().begin(task)
@@ -94,11 +96,14 @@ class RDFCIL(DreamReplay):
     def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None or self.dreamer is None or self.weights is None:
             yield from super().phases(task)
-            return
+        else:
+            yield self.dreamer.phase()
+            yield from self._beside_dreams(task, [self.teacher, self.dreamer.generator], self.weights)
+        yield from self.statistics_stages(task)
+
+    def _beside_dreams(self, task: Task, resting: Sequence[nn.Module], weights: ClassWeights) -> Iterator[Phase]:
         train = self.config.train
         refining = min(round(self.options.refinement * train.epochs), train.epochs - 1)
-        resting = [self.teacher, self.dreamer.generator]
-        yield self.dreamer.phase()
         with seeding.initialising(self.config.seed, "relations", task.index):
             relations = Relations(self.classifier.backbone.feature_dim).to(self.device)
         representing = functools.partial(self.representation, relations=relations)
@@ -106,10 +111,10 @@ class RDFCIL(DreamReplay):
         yield replace(
             usual,
             name="represent",
-            moves={**usual.moves, "relations": relations, "weights": self.weights},
+            moves={**usual.moves, "relations": relations, "weights": weights},
             epochs=train.epochs - refining,
             optimizer=self.optimizer(train.lr, train.epochs - refining),
-            after_epoch=self.weights.renew,
+            after_epoch=weights.renew,
         )
         del relations, representing, usual
         if not refining:
@@ -117,12 +122,12 @@ class RDFCIL(DreamReplay):
         yield replace(
             self.training(task, self.refinement, [self.classifier.backbone, *resting], self.prepare_refinement),
             name="refine",
-            moves={"head": self.classifier.head, "weights": self.weights},
+            moves={"head": self.classifier.head, "weights": weights},
             epochs=refining,
             optimizer=SGD(self.options.refinement_lr, train.momentum, train.weight_decay),
             clip=None,
             full_precision=True,  # the head is fitted to the very features that it will be tested on
-            after_epoch=self.weights.renew,
+            after_epoch=weights.renew,
         )
 
     @property

@@ -210,8 +210,6 @@ def plan_step(
 ) -> Step:
     """Read the images, and choose by the rules whatever was not asked for."""
     known = before.classifier.class_names if before else ()
-    if before is not None:
-        _look_at_heads(before, request.method)
     new, refined = _sort_classes(inputs.names, known, request)
     if before is None and len(new) == 1:
         log.warning("%r is the only class: with nothing to tell it from, the network learns nothing yet.", new[0])
@@ -229,7 +227,10 @@ def plan_step(
         net=net,
         alone=bool(known) and len(new) == 1,
     )
-    check_network(choose(1).net.name)  # mistakes in the settings are told before any image is read
+    early = choose(1)  # mistakes in the settings are told before any image is read
+    check_network(early.net.name)
+    if before is not None:
+        _look_at_heads(before, early)
     dataset = inputs.read(request.data, size, {*new, *refined}, progress)
     config = choose(len(dataset.train))
     if _dreams(config) and config.dream.life == "carried":
@@ -251,9 +252,10 @@ def plan_step(
     )
 
 
-def _look_at_heads(before: SavedModel, method: str) -> None:
+def _look_at_heads(before: SavedModel, config: Config) -> None:
     """Can the method go on from what the model has? What it will not take along is said."""
-    goes_on, made_by = find_method(method), before.config.method
+    method, made_by = config.method, before.config.method
+    goes_on = find_method(method)(before.classifier, config, torch.device("cpu"))  # with its options it may keep more
     if before.statistics is None and Keeps.STATISTICS in goes_on.keeps:
         raise UserError(
             f"The method {method!r} goes on from class statistics, and this model holds none: it was not made by a "

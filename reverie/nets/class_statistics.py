@@ -12,10 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reverie.nets.heads import GaussianAnswer, PrototypeAnswer, SharedGaussianAnswer
+from reverie.nets.heads import GaussianAnswer, LinearAnswer, PrototypeAnswer, SharedGaussianAnswer
+from reverie.nets.softmax_regression import softmax_regression
 
 Form = Literal["means", "own", "diagonal", "shared"]
 MOST_FEATURES = 512  # above, a covariance a class would take megabytes each, so it is diagonal
+MATRICES = ("covariances", "shared")
 LEAST = 1e-6  # of the mean variance, that is added to every direction so that none is without any
 
 
@@ -23,7 +25,8 @@ LEAST = 1e-6  # of the mean variance, that is added to every direction so that n
 class ClassStatistics:
     """A row a class, in learned order. At most one of the three kinds of covariance is there.
 
-    `covariances`: a matrix for each class. `variances`: its diagonal alone. `shared`: one matrix, of all classes.
+    `covariances`: a matrix for each class. `variances`: its diagonal alone. `shared`: one matrix, of all classes. What
+    is kept of a matrix is half of it, since the other half is the same.
     """
 
     counts: Tensor  # images, [classes]
@@ -47,6 +50,8 @@ class ClassStatistics:
                 raise ValueError(f"{name} of class statistics have the shape {tuple(value.shape)}, not {wanted[name]}")
             if not bool(value.isfinite().all()):
                 raise ValueError(f"{name} of class statistics are no longer numbers")
+        for name in {*there} & {*MATRICES}:
+            object.__setattr__(self, name, _symmetric(there[name]))
         if len(there) > 3 or self.counts.is_floating_point() or (len(self.counts) and int(self.counts.min()) < 1):
             raise ValueError("class statistics are counts of at least one image, means, and one kind of covariance")
 
@@ -168,6 +173,12 @@ class ClassStatistics:
         whitening, volumes = _whitening(self.shrunk(pooled))
         return GaussianAnswer(means=self.means, whitening=whitening, log_volumes=volumes)
 
+    def linear(self, each: int, rng: torch.Generator, device: torch.device | str = "cpu") -> LinearAnswer:
+        """A linear layer, fitted on `device` to so many samples of each class."""
+        features, labels = (part.to(device) for part in self.sample(each, rng))
+        weight, bias = softmax_regression(features, labels, len(self))
+        return LinearAnswer.of(weight.to(self.means.device), bias.to(self.means.device))
+
     def sample(self, each: int, rng: torch.Generator, pooled: float = 0.0) -> tuple[Tensor, Tensor]:
         """So many features of each class, drawn from its normal distribution, and their labels."""
         classes, features = self.means.shape
@@ -183,7 +194,9 @@ class ClassStatistics:
     # --- on disk
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """Of a matrix [n, n] its lower half, [n (n + 1) / 2], row by row."""
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        return {name: _half(value) if name in MATRICES else value for name, value in there.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device | str = "cpu") -> ClassStatistics:
@@ -192,7 +205,31 @@ class ClassStatistics:
             raise ValueError(f"class statistics do not consist of {', '.join(map(str, state))}")
         if not all(isinstance(value, Tensor) for value in state.values()):
             raise ValueError("class statistics are tensors")
-        return cls(**{name: value.to(device) for name, value in state.items()})
+        if state["means"].ndim != 2:
+            raise ValueError("the means of class statistics have a row for each class")
+        features = state["means"].shape[1]
+        whole = {name: _whole(value, features) if name in MATRICES else value for name, value in state.items()}
+        return cls(**{name: value.to(device) for name, value in whole.items()})
+
+
+def _symmetric(matrices: Tensor) -> Tensor:
+    """But for rounding they are."""
+    return (matrices + matrices.mT) / 2
+
+
+def _half(matrices: Tensor) -> Tensor:
+    rows, columns = torch.tril_indices(*matrices.shape[-2:])
+    return matrices[..., rows, columns]
+
+
+def _whole(halves: Tensor, size: int) -> Tensor:
+    rows, columns = torch.tril_indices(size, size)
+    if halves.shape[-1] != len(rows):
+        raise ValueError(f"half a covariance of {size} features has {len(rows)} numbers, not {halves.shape[-1]}")
+    matrices = halves.new_zeros(*halves.shape[:-1], size, size)
+    matrices[..., rows, columns] = halves
+    matrices[..., columns, rows] = halves
+    return matrices
 
 
 def shrink(covariance: Tensor, images: int) -> Tensor:

@@ -20,6 +20,7 @@ from reverie.system.plugins import HEADS, load_plugin, plugin_names
 from reverie.text import did_you_mean
 
 COLDEST, WARMEST = 1e-4, 1e6  # between which a temperature is looked for
+AT_ONCE = 1024  # rows whose scores are made together: a Gaussian head needs room for each in every class
 UNKNOWN = -1e9  # the logit of a class that has only arrived
 
 
@@ -120,7 +121,7 @@ class AnsweringHead(nn.Module):
         and no others are ever surely so.
         """
         self.temperature.fill_(1)
-        scores = self(features).double()
+        scores = torch.cat([self(part) for part in features.split(AT_ONCE)]).double()
         scores, labels = scores[:, self.known], (self.known.cumsum(0) - 1)[labels]
         classes = scores.shape[1]
         mistaken = min(1.0, classes / max(1, classes - 1) / (len(labels) + 2))

@@ -37,6 +37,7 @@ from reverie.model.folder import load_model, save_model
 from reverie.runs.configure import default_folder, load_dataset, make_stream
 from reverie.runs.figures import Tested, finished_result, make_figures
 from reverie.runs.first_task import FirstTask
+from reverie.runs.kept_features import FeatureKeeper
 from reverie.runs.precompile import Precompiler, precompiling
 from reverie.runs.predictions import Predictions, disagreement, predict_test_images
 from reverie.runs.result import SCHEMA, EngineSwitches, PhaseCost, Result, TimeSpent
@@ -202,7 +203,10 @@ class _Run:
             self._refuse_other_classes(checkpoint, task.first_label + len(task.names))
             learner.prepare(checkpoint.state, known=task.first_label)
         keeper = _DreamKeeper(learner, self.folder, self.recorder, "dreamers" in self.config.keep)
+        features = FeatureKeeper(learner)
         observers = [self.recorder, self.observer, keeper]
+        if "features" in self.config.keep and not self.everything:
+            observers.append(features)
         if self.precompiler is not None and task.index == 1:
             observers.append(_PrecompilerWait(self.precompiler, self.recorder, self.device))
         with ExitStack() as sharing:
@@ -211,6 +215,10 @@ class _Run:
                 first = FirstTask(self.folder.path, task, learner, origin, self.recorder, self.session)
                 observers.append(sharing.enter_context(first))
             learner.learn(task, Observers(*observers), checkpoint)
+        if features in observers:
+            began = time.monotonic()
+            features.keep(task, self.stream[: task.index + 1], self.folder.task(task.index))
+            self.recorder.add_seconds("features", time.monotonic() - began)
 
     def _refuse_other_classes(self, checkpoint: Checkpoint, count: int) -> None:
         """It must know the first so many classes of the stream, in their order."""

@@ -24,15 +24,16 @@ def check_whole_number(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def check_number(name: str, value: Any, least: float = -math.inf) -> float:
+def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
     """An argument that is a number, of numpy or torch as well. Raises UserError for any other value."""
     is_number = hasattr(value, "__float__") and not isinstance(value, bool)
     try:
         number = float(value) if is_number else math.nan
     except (TypeError, ValueError, OverflowError):  # several numbers, or one that is too large
         number = math.nan
-    if math.isnan(number) or number < least:
+    if math.isnan(number) or not least <= number <= most:
         bound = "" if least == -math.inf else f" of at least {least:g}"
+        bound += "" if most == math.inf else f" and at most {most:g}"
         raise UserError(f"`{name}` must be a number{bound}, not {shortened(value)}.")
     return number
 

@@ -45,6 +45,7 @@ def test_cifar100_is_trained_as_in_the_paper():
     assert (dream.steps, dream.lr, dream.temperature, dream.noise) == (5000, 1e-3, 1000, 1000)
     assert (dream.content, dream.diversity, dream.statistics, dream.prior) == (1, 1, 50, 1e-3)
     whole = {"task_weights": True, "cross_entropy": "local", "distil_real": True, "distil_dreams": True}
+    whole["statistics"] = False
     assert made.options == {"distillation": 0.1, "fine_tuning": 1.0, "bn_momentum": 0.1, **whole}
     assert (made.augment.crop, made.augment.flip, made.augment.contrast) == (4, True, 0.8)
     assert made.augment.brightness == pytest.approx(63 / 255, abs=1e-6)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from reverie.methods.base import count_bytes
 from reverie.nets.class_statistics import MOST_FEATURES, ClassStatistics, shrink
 
 SIZE, CLASSES = 6, 3
@@ -28,8 +29,8 @@ def measured(form: str = "own", **given) -> ClassStatistics:
 
 def assert_same(ours: ClassStatistics, theirs: ClassStatistics, **tolerance: float) -> None:
     assert ours.form == theirs.form
-    for name, value in theirs.state_dict().items():
-        torch.testing.assert_close(getattr(ours, name), value, **tolerance)
+    for name in theirs.state_dict():
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), **tolerance)
 
 
 def test_they_are_the_mean_and_the_covariance_of_each_class():
@@ -165,8 +166,10 @@ def test_samples_are_spread_as_the_classes_are():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"means": torch.zeros(3)}, "shape"),
-        ({"covariances": torch.zeros(3, 6)}, "shape"),
+        ({"means": torch.zeros(3)}, "a row for each class"),
+        ({"covariances": torch.zeros(3, 6)}, "of 6 features has 21 numbers, not 6"),
+        ({"covariances": torch.zeros(2, 21)}, "shape"),
+        ({"means": torch.tensor(1.0)}, "a row for each class"),
         ({"counts": torch.tensor([1, 0, 2])}, "at least one image"),
         ({"counts": torch.ones(3)}, "at least one image"),
         ({"means": torch.full((3, 6), torch.nan)}, "no longer numbers"),
@@ -183,3 +186,12 @@ def test_strange_states_are_refused(change, said):
 def test_a_class_without_an_image_cannot_be_measured():
     with pytest.raises(ValueError, match="each of the 4 classes needs an image"):
         ClassStatistics.measure(*drawn(), 4)
+
+
+def test_half_of_each_matrix_is_kept():
+    found = measured("own")
+    assert found.state_dict()["covariances"].shape == (3, 21)
+    again = ClassStatistics.from_state(found.state_dict())
+    assert torch.equal(again.covariances, found.covariances) and torch.equal(again.covariances, again.covariances.mT)
+    of_64 = ClassStatistics.measure(torch.randn(20, 64), torch.arange(20) % 2, 2)
+    assert count_bytes(of_64.state_dict()) == 2 * (8 + 4 * 64 + 4 * 64 * 65 // 2)

@@ -28,7 +28,8 @@ CPU = torch.device("cpu")
 TINY = ["data.size=8", "augment.crop=1", "train.epochs=2", "train.batch_size=16", "dream.steps=6", "dream.width=8"]
 OWN_SETTINGS = {
     "dgr": ("stream.take=3", "method.width=2", "method.noise=8"),
-    "r-dfcil": ("stream.take=3", "method.refinement=0.5"),  # two stages: one of two epochs
+    "r-dfcil": ("stream.take=3", "method.refinement=0.5"),  # two phases of an epoch
+    "lucid": ("stream.take=3", "method.refinement=0.5"),
     "lwf-coreset": ("stream.take=4", "coreset.size=40", "train.epochs=1"),
     "e2e": ("stream.take=4", "coreset.size=40", "train.epochs=1"),
     "bic": ("stream.take=4", "coreset.size=40"),

@@ -1,0 +1,144 @@
+"""Dreams and class statistics together: what classes looked like to the network moves along with it, and answers.
+
+After each task, the statistics of old classes are moved by one affine map from the old features to the new ones, fitted
+on new images and on dreams; those of new classes are measured, and a head is fitted to all. docs/lucid.md has more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+
+from reverie.config.schema import Config, about
+from reverie.data.stream import Task
+from reverie.engine.phase import Stage
+from reverie.methods.dream_replay import DreamReplay
+from reverie.methods.keeps import Keeps
+from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.classifier import Classifier
+from reverie.nets.heads import AnsweringHead
+from reverie.nets.transport import SeenByBoth, Transport
+
+LEAST_DREAMS = 1000  # that the map is fitted on; more where there are more new images
+SAMPLES = 400  # of each class, that a linear head is fitted to
+OTHER_SAMPLES = 100  # of each class, that confidence is calibrated on
+Map = Literal["none", "images", "dreams", "both"]
+Head = Literal["linear", "gaussian", "prototype"]
+KeepStatistics = Annotated[
+    bool,
+    about("keep the mean and covariance of each class's features, and answer by them ([lucid.md](lucid.md))"),
+]
+
+
+@dataclass(frozen=True)
+class Moving:
+    """How statistics are moved, and what answers by them."""
+
+    map: Map = "both"
+    dream_weight: float = 0.3  # of all dreams together, where that of all new images is one
+    ridge: float = 1e-3
+    residual: bool = True
+    head: Head = "linear"
+    pooled: float = 0.8  # the share of each covariance that is that of all classes, in a Gaussian head
+
+    @property
+    def by_images(self) -> bool:
+        return self.map in ("images", "both")
+
+    @property
+    def by_dreams(self) -> bool:
+        return self.map in ("dreams", "both")
+
+    def move(
+        self, statistics: ClassStatistics, images: SeenByBoth | None, dreams: SeenByBoth | None
+    ) -> tuple[ClassStatistics, float]:
+        """The statistics of old classes by the new network, and how much of its features the map leaves unexplained.
+
+        Of `images` and `dreams` those that the map needs must be there.
+        """
+        seen = [images] if self.by_images and images else []
+        if self.by_dreams and dreams:
+            seen.append(replace(dreams, weight=self.dream_weight if seen else 1.0))
+        if not seen:
+            return statistics, 1.0
+        transport = Transport.fit(seen, self.ridge)
+        return transport.take(statistics, self.residual), transport.unexplained
+
+    def make_head(self, statistics: ClassStatistics, rng: torch.Generator, device: torch.device) -> AnsweringHead:
+        """Confidence is calibrated on other samples than those that a head is fitted to."""
+        head: AnsweringHead
+        if self.head == "linear":
+            head = statistics.linear(SAMPLES, rng, device)
+        elif self.head == "gaussian":
+            head = statistics.gaussians(self.pooled)
+        else:
+            head = statistics.prototypes()
+        head.calibrate(*statistics.sample(OTHER_SAMPLES, rng))
+        return head
+
+
+class StatisticsReplay(DreamReplay):
+    """A method that replays dreams and, with its option `statistics`, keeps them of each class and answers by them.
+
+    Its `phases` end with `statistics_stages`. Without the option, nothing is kept and the training head answers.
+    """
+
+    def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
+        super().__init__(classifier, config, device)
+        self.answers = self.options.statistics  # type: ignore[misc]
+        kept = Keeps.STATISTICS if self.options.statistics else Keeps.NOTHING
+        self.keeps = (self.keeps & ~Keeps.STATISTICS) | kept
+
+    @property
+    def moving(self) -> Moving:
+        return Moving()
+
+    def statistics_stages(self, task: Task) -> Iterator[Stage]:
+        if not self.options.statistics:
+            return
+        if self.teacher is not None:
+            yield Stage("move statistics", lambda rng: self._move(task))
+        if self.total > self.old:
+            yield Stage("measure", lambda rng: self._measure(task))
+        yield Stage("fit head", lambda rng: self._fit(rng))
+
+    def _move(self, task: Task) -> Mapping[str, Any]:
+        assert self.statistics is not None
+        moving = self.moving
+        images = self._new_images(task) if moving.by_images else None
+        dreams = self._dreams(task) if moving.by_dreams else None
+        self.statistics, unexplained = moving.move(self.statistics, images, dreams)
+        return {"unexplained": unexplained}
+
+    def _new_images(self, task: Task) -> SeenByBoth:
+        flipped = self.config.augment.flip
+        before = self.features_of(task.images, self.teacher, flipped)
+        return SeenByBoth(before, self.features_of(task.images, mirrored=flipped))
+
+    def _dreams(self, task: Task) -> SeenByBoth:
+        count = dreams_for_map(task.size)
+        before, _ = self.features_of_dreams(count, self.teacher)
+        return SeenByBoth(before, self.features_of_dreams(count)[0])
+
+    def _measure(self, task: Task) -> Mapping[str, Any]:
+        flipped = self.config.augment.flip
+        labels = task.images.labels.repeat(2 if flipped else 1) - self.old
+        features = self.features_of(task.images, mirrored=flipped)
+        rows = labels >= 0  # the rest are further images of old classes
+        new = ClassStatistics.measure(features[rows], labels[rows], self.total - self.old)
+        self.statistics = new if self.statistics is None else self.statistics.joined(new)
+        return {"classes": len(self.statistics)}
+
+    def _fit(self, rng: torch.Generator) -> Mapping[str, Any]:
+        assert self.statistics is not None
+        head = self.moving.make_head(self.statistics, rng, self.device)
+        self.classifier.answer_by(head)
+        return {"temperature": float(head.temperature)}
+
+
+def dreams_for_map(images: int) -> int:
+    """How many dreams the map is fitted on, beside so many new images."""
+    return max(LEAST_DREAMS, images)
