@@ -32,7 +32,8 @@ def table(
     paper: Annotated[
         str | None,
         typer.Option(
-            help="A table of the paper: data-free, replay, ablation, tiny-imagenet or imagenet-50.", show_default=False
+            help="A table of the paper: data-free, replay, ablation, tiny-imagenet or imagenet-50; or lucid, our own.",
+            show_default=False,
         ),
     ] = None,
     seeds: Annotated[

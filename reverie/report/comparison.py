@@ -60,7 +60,7 @@ def _compared(rows: Sequence[Row], runs: Sequence[RunView]) -> list[Part]:
     """A method looks the same in all figures."""
     styles = {row.title: number for number, row in enumerate(rows)}
     shown = Section("", rows)
-    with_paper = any(row.paper is not None for row in rows)
+    with_paper = any(row.beside_paper for row in rows)
     about = f"{WORDS} Percent; mean ± sample standard deviation where there are several seeds."
     about += f" The paper's figures stand beside ours; {paper.RULE}." if with_paper else ""
     charts = [*_ranges(rows), *_curves_of_rows(rows, runs, styles)]

@@ -32,7 +32,7 @@ class Section:
 
     def accuracy(self) -> Grid:
         """The paper's columns are there if it has a figure for any of the rows."""
-        with_paper = any(row.paper is not None for row in self.rows)
+        with_paper = any(row.beside_paper for row in self.rows)
         header = ["Method", "seeds"]
         for metric in ("A_N", "Omega"):
             header += [metric, *(f"{metric}: {word}" for word in ("paper", "difference", "verdict") if with_paper)]
@@ -44,7 +44,7 @@ class Section:
 
     def notes(self) -> list[str]:
         """Where the paper's figures are from, and what the verdicts mean; nothing where there are none."""
-        found = dict.fromkeys(row.paper.table for row in self.rows if row.paper is not None)
+        found = dict.fromkeys(row.paper.table for row in self.rows if row.paper and row.beside_paper)
         sources = [f"paper: {paper.find_table(name).source}" for name in found]
         return [*sources, f"verdict: {paper.RULE}"] if sources else []
 
@@ -221,11 +221,12 @@ def results_table(folder: Path | str | Sequence[Result]) -> str:
 def _table_of(results: Sequence[Result]) -> str:
     rows = rows_beside_paper(results)
     header, cells = [*COLUMNS, "seeds"], [[*row.cells(), _seeds(row)] for row in rows]
-    if any(row.paper is not None for row in rows):
+    if any(row.beside_paper for row in rows):
         place = COLUMNS.index("A_N") + 1
         header.insert(place, "paper's")
         for row, its in zip(rows, cells, strict=True):
-            its.insert(place, DASH if row.paper is None else str(row.paper.final_accuracy))
+            figure = row.figure("final_accuracy")
+            its.insert(place, DASH if figure is None else str(figure))
     return markdown_table(header, cells)
 
 

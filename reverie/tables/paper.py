@@ -1,4 +1,4 @@
-"""The paper's own figures (paper.yaml), and whether ours agree with them. Loads no torch."""
+"""The paper's own figures (paper.yaml), and whether ours agree with them; a comparison of our own. Loads no torch."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of one column: a method of ours with settings, and what the paper has for it on a preset."""
+    """One row of one column: a method of ours with settings, and what the paper has for it on a preset, if anything."""
 
     table: str
     preset: str
     method: str
     settings: tuple[str, ...]
     title: str  # where the method's own does not say it
-    final_accuracy: Figure
+    final_accuracy: Figure | None
     omega: Figure | None
 
 
@@ -68,7 +68,7 @@ class PaperRow:
 class PaperTable:
     name: str
     about: str
-    source: str
+    source: str  # empty where it is no table of the paper
     runs: int
     presets: tuple[str, ...]
     rows: tuple[PaperRow, ...]  # in the printed order, one preset after the other
@@ -83,7 +83,7 @@ def tables() -> dict[str, PaperTable]:
 def find_table(name: str) -> PaperTable:
     if name not in tables():
         known = ", ".join(tables())
-        raise UserError(f"The paper has no table {name!r} here; there are {known}.{did_you_mean(name, tables())}")
+        raise UserError(f"There is no table {name!r} here; there are {known}.{did_you_mean(name, tables())}")
     return tables()[name]
 
 
@@ -100,13 +100,13 @@ def _table(name: str, values: dict[str, Any], venue: str) -> PaperTable:
             method=row["method"],
             settings=tuple(row.get("settings", ())),
             title=row.get("title", ""),
-            final_accuracy=_figure(row["A_N"][column], values["runs"]),
+            final_accuracy=_figure(row["A_N"][column], values["runs"]) if "A_N" in row else None,
             omega=_figure(row["Omega"][column], values["runs"]) if "Omega" in row else None,
         )
         for column, preset in enumerate(values["presets"])
         for row in values["rows"]
     )
-    source = f"{venue}, {values['source']} ({values['label']})"
+    source = f"{venue}, {values['source']} ({values['label']})" if "label" in values else ""
     return PaperTable(name, values["about"], source, values["runs"], tuple(values["presets"]), rows)
 
 

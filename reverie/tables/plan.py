@@ -116,12 +116,14 @@ def entries_of_paper(
     ):
         unknown = {*wanted} - {*known}
         if unknown:
-            raise UserError(f"The paper's table {table.name!r} has no {kind} {min(unknown)!r}.")
+            raise UserError(f"The table {table.name!r} has no {kind} {min(unknown)!r}.")
     entries, missing = [], []
     for preset in presets or table.presets:
         rows = [row for row in table.rows if row.preset == preset and (not methods or row.method in methods)]
         made = [
-            Entry(preset, row.method, row.settings, row.title, table.name) for row in rows if row.method != UPPER_BOUND
+            Entry(preset, row.method, row.settings, row.title, table.name)
+            for row in rows
+            if row.method != UPPER_BOUND or row.settings
         ]
         if upper_bound or UPPER_BOUND in methods:
             made.insert(0, Entry(preset, UPPER_BOUND, table=table.name))

@@ -47,6 +47,11 @@ class Row:
         found: Figure | None = getattr(self.paper, metric, None)
         return found
 
+    @property
+    def beside_paper(self) -> bool:
+        """Has the paper a figure for it?"""
+        return self.figure("final_accuracy") is not None
+
     def cost(self) -> Cost:
         return Cost.of(self.results)
 

@@ -89,8 +89,8 @@ def make_table(
         print(table)
 
     - `preset`, `methods`: a row for each method, "all" of them or those named; "base,abd" will do. Or
-      `paper`, a table of the paper ("data-free", "replay", "ablation", "tiny-imagenet", "imagenet-50"), of which
-      `preset` and `methods` choose rows.
+      `paper`, a table of the paper ("data-free", "replay", "ablation", "tiny-imagenet", "imagenet-50") or our own of
+      the method `lucid` ("lucid"), of which `preset` and `methods` choose rows.
     - `seeds`: 0, 1 and 2, or as many as the paper has. `upper_bound`: train it, too, since Omega needs it.
     - `out`: a folder for the runs and for table.md, table.csv, table.tex and table.json.
     - `parallel`: runs at a time. `command` is what table.json calls its origin. The others are as in `run`.

@@ -83,8 +83,8 @@ TABLE_MISTAKES = {
     "table digits-5 --out /dev/null/x": "/dev/null/x/logs cannot be written: Not a directory. Choose another --out.",
     "table cifar100-5 --data nowhere": "`reverie data get cifar100 --data nowhere` downloads it",
     "table --paper everything": "there are data-free, replay",
-    "table digits-5 --paper data-free": "The paper's table 'data-free' has no preset 'digits-5'.",
-    "table --paper data-free --methods bic": "The paper's table 'data-free' has no method 'bic'.",
+    "table digits-5 --paper data-free": "The table 'data-free' has no preset 'digits-5'.",
+    "table --paper data-free --methods bic": "The table 'data-free' has no method 'bic'.",
     "table --paper ablation --set method.fine_tuning=1": "The setting method.fine_tuning cannot be for all rows",
 }
 

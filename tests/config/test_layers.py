@@ -58,7 +58,7 @@ def test_r_dfcil_has_its_own_network_schedule_and_augmentation():
     assert (augment.crop, augment.flip, augment.brightness, augment.contrast) == (4, True, 0, 0)
     assert (made.net.name, made.dream.steps, made.stream.split) == ("resnet32-signed", 5000, 10)
     weights = {"cross_entropy": 0.5, "distillation": 0.15, "relations": 0.5}
-    assert made.options == {**weights, "refinement": 0.2, "refinement_lr": 0.005}
+    assert made.options == {**weights, "refinement": 0.2, "refinement_lr": 0.005, "statistics": False}
 
 
 def test_the_released_recipe_differs_where_the_code_does():
@@ -153,7 +153,7 @@ WRONG_SETTINGS = {
     "augment.resized_crop=true": "augment.crop must be 0 beside augment.resized_crop, not 1.",
     "augment.contrast=1.5": "augment.contrast must be a number from 0 to 1, not 1.5.",
     "coreset.size=0": "coreset.size must be a whole number from 1 to 10,000,000, not 0.",
-    "keep=[everything]": "keep must be a list of one of models, dreamers, not ['everything'].",
+    "keep=[everything]": "keep must be a list of one of models, dreamers, features, not ['everything'].",
     "train.momentum=1": "train.momentum must be a number of at least 0 and below 1, not 1.",
     "train.momentum=-0.1": "train.momentum must be a number of at least 0 and below 1, not -0.1.",
     "train.gamma=0": "train.gamma must be a number above 0 and at most 1,000, not 0.",

@@ -405,7 +405,7 @@ def test_a_step_that_clips_and_averages_reads_nothing_back():
 def test_nothing_is_read_back_inside_a_step(tiny, tiny_stream, added):
     methods = ("base", "lwf", "lwf-mc", "dgr", "lwf-synthetic", "deepinversion", "abd", "r-dfcil")
     for method in methods:
-        settings = ["method.refinement=0.5"] if method == "r-dfcil" else []  # two epochs, one for each stage
+        settings = ["method.refinement=0.5"] if method in ("r-dfcil", "lucid") else []  # two epochs, one for each stage
         learner = TaskLearner.fresh(tiny(method, *settings, *added), tiny_stream.preprocessing())
         learner.classifier.grow(tiny_stream[0].names)
         task = tiny_stream[1]

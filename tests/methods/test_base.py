@@ -280,7 +280,7 @@ def test_the_gradient_is_clipped_and_the_classifier_averaged_where_a_network_is_
 @pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil")])
 def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene, method):
     """A loss is linear in the share. At 1 it is the usual loss, at 0 that of the other labels; others do not change."""
-    made = scene(method, 3, 2, "train.mixup=0.5", phase_name="represent" if method == "r-dfcil" else "learn")
+    made = scene(method, 3, 2, "train.mixup=0.5", phase_name="represent" if method in ("r-dfcil", "lucid") else "learn")
     others = made.labels.flip(0)
 
     def losses(labels, **mixed):

@@ -34,7 +34,7 @@ def test_the_loss_is_over_class_and_turn_of_new_images_alone(smoothing):
 
 @pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil")])
 def test_every_method_has_it_besides_its_own_losses_which_stay_what_they_were(scene, method):
-    name = "represent" if method == "r-dfcil" else "learn"
+    name = "represent" if method in ("r-dfcil", "lucid") else "learn"
     usual, made = scene(method, 3, 2, phase_name=name), scene(method, 3, 2, "train.rotations=all", phase_name=name)
     before, after = usual.losses(), made.losses()
     assert {*after} == {*before, "rotations"}

@@ -141,7 +141,7 @@ def test_the_schema_accepts_the_presets_of_the_package(file):
         ({"train": {"epochs": "5"}}, "it.train.epochs is no integer"),
         ({"train": {"milestones": [1, "2"]}}, "it.train.milestones is no integer"),
         ({"net": {"head": "shrink"}}, "it.net.head is none of ['grow', 'all']"),
-        ({"keep": ["everything"]}, "it.keep is none of ['models', 'dreamers']"),
+        ({"keep": ["everything"]}, "it.keep is none of ['models', 'dreamers', 'features']"),
         ({"recipes": {"papre": {}}}, "it.recipes.papre is unknown"),
         ({"methods": {"abd": {"method": {"fine_tunning": 1.0}}}}, "it.methods.abd.method.fine_tunning is unknown"),
         ({"methods": {"lwf": {"method": {"fine_tuning": 1.0}}}}, "it.methods.lwf.method.fine_tuning is unknown"),

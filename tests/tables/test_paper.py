@@ -52,8 +52,8 @@ def test_the_ablations_are_settings_of_abd():
 
 def test_every_row_names_a_method_and_a_preset_that_are_there():
     for table in paper.tables().values():
-        assert "ICCV 2021" in table.source
-        assert "tab:" in table.source
+        printed = any(row.final_accuracy for row in table.rows)
+        assert ("ICCV 2021" in table.source) is ("tab:" in table.source) is printed
         assert table.rows
         for row in table.rows:
             assert row.method in method_names()
@@ -63,7 +63,7 @@ def test_every_row_names_a_method_and_a_preset_that_are_there():
 
 def test_tables_have_as_many_rows_as_printed_and_know_their_order():
     assert {name: len(table.rows) for name, table in paper.tables().items()} == {
-        "data-free": 24, "replay": 18, "ablation": 6, "tiny-imagenet": 11, "imagenet-50": 6
+        "data-free": 24, "replay": 18, "ablation": 6, "tiny-imagenet": 11, "imagenet-50": 6, "lucid": 39
     }  # fmt: skip
     assert paper.order()[:4] == ["joint", "base", "lwf", "lwf-mc"]
 
