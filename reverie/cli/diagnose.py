@@ -82,7 +82,7 @@ def diagnose(
     print_lines([*made.lines(), *made.files])
 
 
-@verb(EXPERIMENTS, example="reverie heads runs/lucid --heads linear,gaussian")
+@verb(EXPERIMENTS, example="reverie heads runs/lucid --heads linear,gaussian", words={"`heads`": "--heads"})
 def heads(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)],
     sources: Annotated[

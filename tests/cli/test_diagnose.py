@@ -10,7 +10,7 @@ from reverie.data.images import Dataset
 from reverie.diagnosis.measure import KEEP
 from reverie.runs.result import read_result
 from reverie.runs.run import run
-from tests.support.experiments import TINY, tiny_config
+from tests.support.experiments import TINY, quick_run, tiny_config
 from tests.support.mistakes import assert_mistake
 
 SET = [word for setting in [*TINY, "train.epochs=1"] for word in ("--set", setting)]
@@ -82,3 +82,31 @@ def test_what_a_run_cannot_be_diagnosed_for_is_told_in_flags(reverie, strangers,
 )
 def test_a_mistake_is_told_in_a_line_or_two_and_leaves_nothing(reverie, words, message):
     assert_mistake(reverie, words, message)
+
+
+# --- heads
+
+
+@pytest.fixture(scope="module")
+def with_features(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features") / "run"
+    quick_run(tiny_config("r-dfcil", "train.epochs=1", "stream.take=2", "keep=[features]"), folder)
+    return str(folder)
+
+
+def test_heads_are_compared_in_a_table_and_as_json(reverie, with_features):
+    code, said, _ = reverie("heads", with_features, "--sources", "images,both", "--heads", "linear,prototype")
+    assert code == 0
+    assert "new images and dreams" in said and "prototype" in said and "gaussian" not in said
+    code, said, _ = reverie("heads", with_features, "--heads", "prototype", "--no-residual", "--ridge", "0.1", "--json")
+    facts = json.loads(said)
+    assert code == 0 and facts["method"] == "r-dfcil"
+    assert (facts["residual"], facts["ridge"]) == (False, 0.1)
+    assert [one["source"] for one in facts["results"]] == ["none", "images", "dreams", "both", "true"]
+    assert all(len(one["accuracies"]) == 2 for one in facts["results"])
+
+
+def test_mistakes_about_heads_are_told_in_flags(reverie, with_features, tmp_path):
+    assert_mistake(reverie, ["heads", with_features, "--heads", "svm"], "--heads are among linear, gaussian, prototype")
+    assert_mistake(reverie, ["heads", with_features, "--pooled", "2"], "--pooled must be a number of at least 0 and at")
+    assert_mistake(reverie, ["heads", str(tmp_path)], "is not a run folder: it has no config.yaml.")

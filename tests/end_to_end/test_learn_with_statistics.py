@@ -139,3 +139,47 @@ def test_statistics_of_other_classes_are_refused(place, tmp_path):
         reverie.UserError, match=r"statistics\.safetensors is not what reverie writes \(statistics of 2"
     ):
         load_model(tmp_path / "odd")
+
+
+@pytest.fixture(scope="module")
+def dreaming(place):
+    """The same with dreams: a class alone, and then one of five images."""
+    write_digits(place / "few", (4,), 5)
+    brief = {"settings": ("train.epochs=4", "train.batch_size=16", "dream.steps=40", "dream.width=8"), "device": "cpu"}
+    shape = ("data.size=8", "net.name=resnet8")
+    reverie.learn_folder(
+        place / "first", place / "dream-1", method="lucid", settings=(*brief["settings"], *shape), device="cpu"
+    )
+    reverie.learn_folder(place / "second", place / "dream-2", old=place / "dream-1", method="lucid", **brief)
+    report = reverie.learn_folder(place / "few", place / "dream-3", old=place / "dream-2", method="lucid", **brief)
+    return place, report
+
+
+def test_lucid_learns_a_class_alone_and_one_of_five_images(dreaming):
+    place, report = dreaming
+    model = load_model(place / "dream-3")
+    assert len(model.statistics) == model.classifier.seen == 5
+    assert model.statistics.form == "own" and model.statistics.counts[-1] == 4  # one image is held out
+    assert report.dreams.images >= 500
+    assert [entry.keeps for entry in model.ledger] == ["class statistics"] * 3
+    assert model.ledger[-1].kept_bytes == 5 * (8 + 8576)
+    assert reverie.score(place / "dream-3", place / "first", device="cpu") > 0.5
+
+
+def test_a_method_that_may_keep_statistics_goes_on_without_them(dreaming, tmp_path, caplog):
+    place, _ = dreaming
+    brief = ("train.epochs=1", "train.batch_size=16", "dream.steps=5", "dream.width=8")
+    reverie.learn_folder(
+        place / "second", tmp_path / "abd", old=place / "dream-1", method="abd", settings=brief, device="cpu"
+    )
+    assert load_model(tmp_path / "abd").statistics is None
+    assert "are not for 'abd'" in caplog.text
+    with pytest.raises(reverie.UserError, match=r"'abd' goes on from class statistics, and this model holds none"):
+        reverie.learn_folder(
+            place / "third",
+            tmp_path / "more",
+            old=tmp_path / "abd",
+            method="abd",
+            settings=(*brief, "method.statistics=true"),
+            device="cpu",
+        )
