@@ -43,10 +43,15 @@ class Section:
         return header, [[row.title, *_cost_cells(row.cost())] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """Where the paper's figures are from, and what the verdicts mean; nothing where there are none."""
+        """What BiC has without its correction; where the paper's figures are from, and what the verdicts mean."""
         found = dict.fromkeys(row.paper.table for row in self.rows if row.paper and row.beside_paper)
         sources = [f"paper: {paper.find_table(name).source}" for name in found]
-        return [*sources, f"verdict: {paper.RULE}"] if sources else []
+        raw = [
+            f"{row.title}, before correction: A_N {mean_percent(values)}"
+            for row in self.rows
+            if (values := row.uncorrected())
+        ]
+        return [*raw, *sources, f"verdict: {paper.RULE}"] if sources else raw
 
 
 def _accuracy_cells(row: Row, with_paper: bool) -> list[str]:

@@ -47,6 +47,11 @@ class Row:
         found: Figure | None = getattr(self.paper, metric, None)
         return found
 
+    def uncorrected(self) -> list[float]:
+        """Final accuracies of a method that corrects its logits (BiC), as they would be without."""
+        found = [result.uncorrected_accuracy_after for result in self.results]
+        return [after[-1] for after in found if after] if all(found) else []
+
     @property
     def beside_paper(self) -> bool:
         """Has the paper a figure for it?"""
@@ -71,6 +76,9 @@ class Row:
                     plain[f"{name}_difference"] = mean(values) - figure.mean
                     plain[f"{name}_tolerance"] = figure.tolerance(values)
                     plain[f"{name}_verdict"] = figure.verdict(values)
+        if values := [100 * value for value in self.uncorrected()]:
+            plain["final_accuracy_uncorrected"] = mean(values)
+            plain["final_accuracy_uncorrected_deviation"] = stdev(values) if len(values) > 1 else None
         return plain | asdict(self.cost())
 
 

@@ -252,3 +252,20 @@ def test_the_tables_of_this_projects_pages_are_those_of_the_result_files():
     for page in pages:
         assert renewed(page.read_text("utf-8"), ROOT / "results") == page.read_text("utf-8")
     assert any("<!-- results: digits-5 -->" in page.read_text("utf-8") for page in pages)
+
+
+def test_what_a_corrected_method_has_without_its_correction_is_noted(section):
+    raw = [made_up_result("bic", 0.5, seed=seed, uncorrected_accuracy_after=[0.6, 0.40 + seed / 50]) for seed in (0, 1)]
+    row = Row("BiC", raw)
+    assert Section("", [row]).notes() == ["BiC, before correction: A_N 41.0 ± 1.4"]
+    assert Section("", [*section.rows, row]).notes()[0] == "BiC, before correction: A_N 41.0 ± 1.4"
+    assert row.as_dict()["final_accuracy_uncorrected"] == pytest.approx(41)
+    half = Row("BiC", [raw[0], made_up_result("bic", 0.5, seed=1)])
+    assert half.uncorrected() == [] and "final_accuracy_uncorrected" not in half.as_dict()
+
+
+def test_rows_of_our_own_table_have_no_column_of_the_papers():
+    rows = [Row("Lucid", [made_up_result("lucid", 0.5)], paper.find_table("lucid").rows[2])]
+    assert rows[0].paper.method == "lucid" and not rows[0].beside_paper
+    assert Section("", rows).accuracy()[0] == ["Method", "seeds", "A_N", "Omega", "average A", "forgetting"]
+    assert Section("", rows).notes() == []
