@@ -15,7 +15,7 @@ from reverie.compile import compilable
 from reverie.data.preprocessing import Preprocessing
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
-from reverie.nets.heads import AnsweringHead, LinearHead, head_from_state
+from reverie.nets.heads import AnsweringHead, LinearHead, find_head, head_from_state
 from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room
 
@@ -91,6 +91,8 @@ class Classifier(nn.Module):
             return
         if head.rows != self.seen:
             raise ValueError(f"the head {head.name!r} knows {head.rows} classes, the classifier {self.seen}")
+        if type(head) is not find_head(head.name):  # by its name it is found again
+            raise ValueError(f"{type(head).__name__} needs a `name` of its own: {head.name!r} is that of another head")
         head.check(self.backbone.feature_dim)
         self.answering[head.name] = head.to(self.head.weight.device).requires_grad_(False)
 
