@@ -371,3 +371,22 @@ def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene,
 def test_images_are_mixed_only_where_a_classifier_learns(scene, method):
     for name, phase in scene(method, 3, 2, "train.mixup=0.5").phases.items():
         assert bool(getattr(phase.feed, "mixer", None)) == (name in ("learn", "represent")), name
+
+
+class Stowaway(Method):
+    """A method that hides images behind the names of classes, and behind what describes images and network."""
+
+    def end(self, task):
+        class Names(tuple):
+            pass
+
+        stash, classifier = task.images.read(torch.arange(3)).clone(), self.classifier
+        classifier.class_names = Names(classifier.class_names)
+        for place in (classifier.class_names, classifier.preprocessing, classifier.backbone.architecture):
+            object.__setattr__(place, "stash", stash)
+
+
+def test_names_of_classes_and_descriptions_carry_no_images_along(learner, tiny_stream):
+    made, images = learner(Stowaway), tiny_stream[0].images.read(torch.arange(10))
+    made.learn(tiny_stream[0])
+    assert image_tensors(made, images) == []
