@@ -168,7 +168,7 @@ def test_what_is_declared_is_counted(learner, tiny_stream):
         (torch.zeros(3, dtype=torch.int16), 6),
         ([1, 2.5, True, None], 18),
         ({"text": "ü", "raw": b"123", "set": {4, 5}}, 2 + 3 + 16),
-        (2**8000, 1001),
+        ([2**8000], 1001),
         ({"weight": torch.zeros(2), "inner": {"bias": torch.zeros(1)}}, 12),
         ({"a" * 101: 1}, 101 + 8),
         ({"nothing": {}, "empty": torch.zeros(0)}, 7 + 5),
