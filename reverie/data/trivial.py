@@ -63,6 +63,10 @@ class TrivialAugment:
         other = torch.where(way == _NUMBER["sharpness"], self._blurred(images), other)
         blended = ((1 + strength) * images - strength * other).clamp(0, 255).floor()
         blends = (way >= _NUMBER["brightness"]) & (way <= _NUMBER["sharpness"])
+        if images.shape[1] != 3:  # blended with themselves, images would lose a value here and there by rounding
+            blends &= way != _NUMBER["colour"]
+        if min(images.shape[2:]) < 3:
+            blends &= way != _NUMBER["sharpness"]
         return torch.where(blends, blended, images)
 
     def _blurred(self, images: Tensor) -> Tensor:

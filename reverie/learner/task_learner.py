@@ -268,9 +268,7 @@ class TaskLearner:
     # --- the ledger
 
     def _write_ledger(self, task: Task) -> None:
-        state = self.method.state_dict()
-        if state and not self.method.keeps:
-            raise RuntimeError(f"{self.config.method!r} declares that it keeps nothing, but keeps {sorted(state)}")
+        self._refuse_undeclared()
         carries, images_kept = Keeps.NETWORKS in self.method.keeps, self.method.kept_images()
         gone = {"images": not images_kept, "file names": True, "dreams": True, "dreamer": not carries, "teacher": True}
         self.ledger.append(
@@ -287,6 +285,19 @@ class TaskLearner:
                 not_kept=[what for what, is_gone in gone.items() if is_gone],
             )
         )
+
+    def _refuse_undeclared(self) -> None:
+        keeps, state, statistics = self.method.keeps, self.method.state_dict(), self.method.statistics
+        declares = f"{self.config.method!r} declares that it keeps {keeps}"
+        others = {*state} - {"statistics"} if Keeps.STATISTICS in keeps else {*state}
+        if others and not keeps & ~Keeps.STATISTICS:
+            raise RuntimeError(f"{declares}, but keeps {sorted(others)}")
+        head = self.classifier.answering_head
+        if head is not None and not keeps & (Keeps.STATISTICS | Keeps.EVERYTHING):
+            raise RuntimeError(f"{declares}, but keeps what the head {head.name!r} knows of classes (Keeps.STATISTICS)")
+        if "statistics" in state and statistics is not None and len(statistics) != self.classifier.seen:
+            known = plural(self.classifier.seen, "class")
+            raise RuntimeError(f"{self.config.method!r} keeps statistics of {len(statistics)} of {known}")
 
     def _kept(self) -> dict[str, int]:
         """Bytes by kind."""

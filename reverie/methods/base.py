@@ -42,6 +42,8 @@ from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import statistics_at_rest
 from reverie.system.records import build
 
+LONGEST_NAME = 100  # in a state, of which longer keys count as something kept
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -352,9 +354,25 @@ class Distiller(Method):
 
 
 def count_bytes(state: Any) -> int:
-    """Bytes of all tensors in a nested state."""
+    """Bytes of all that a nested state holds. A name counts only where it is long, or where it names nothing."""
     if isinstance(state, Tensor):
         return state.numel() * state.element_size()
     if isinstance(state, Mapping):
-        return sum(count_bytes(item) for item in state.values())
-    return sum(count_bytes(item) for item in state) if isinstance(state, list | tuple) else 0
+        return sum(_named_bytes(key, count_bytes(item)) for key, item in state.items())
+    if isinstance(state, list | tuple | set | frozenset):
+        return sum(map(count_bytes, state))
+    if isinstance(state, str):
+        return len(state.encode("utf-8", "surrogatepass"))
+    if isinstance(state, bytes | bytearray):
+        return len(state)
+    if isinstance(state, int) and not isinstance(state, bool):
+        return max(8, (state.bit_length() + 7) // 8)
+    if state is None or isinstance(state, bool):
+        return 1
+    if isinstance(state, float | complex):
+        return 8 if isinstance(state, float) else 16
+    raise TypeError(f"a state consists of tensors and plain values, not of {type(state).__name__}")
+
+
+def _named_bytes(key: Any, held: int) -> int:
+    return held if held and isinstance(key, str) and len(key) <= LONGEST_NAME else held + count_bytes(key)

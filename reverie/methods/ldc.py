@@ -21,6 +21,8 @@ from reverie.methods.losses import distillation, local_cross_entropy
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.heads import CosineAnswer
 
+LEAST = 1e-12  # that is added to the squares of features, so that there is an inverse
+
 
 class LDC(Distiller):
     """Keep the mean of each class's features, moved by a linear map fitted on new images; the nearest one answers.
@@ -84,5 +86,7 @@ def linear_map(before: Tensor, after: Tensor, ridge: float) -> Tensor:
     """The matrix that brings `before` closest to `after`, by squares. `ridge` keeps it small where little is known."""
     before, after = before.double(), after.double()
     products = before.T @ before
-    products.diagonal().add_(ridge * products.diagonal().mean() + 1e-12)
+    mean = float(products.diagonal().mean())
+    least = LEAST if ridge and mean > 1 else LEAST * mean or LEAST  # small beside small features, too
+    products.diagonal().add_(ridge * mean + least)
     return torch.linalg.solve(products, before.T @ after)

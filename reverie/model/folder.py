@@ -47,6 +47,7 @@ FILES = (WEIGHTS, SETTINGS, CARD, LEDGER, ACCEPTANCE, STATISTICS)
 
 # What reading, and building from what was read, may raise where a file holds something else than it should.
 STRANGE_CONTENT = (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError)
+TRAINING_HEAD = "training head"  # as no answering head is called
 READABLE = "Change its permissions, or choose another model."
 
 log = logging.getLogger("reverie")
@@ -63,6 +64,15 @@ class ArchitectureRecord(Record):
     options: dict[str, str | int] = Field(default_factory=dict)
 
 
+class StatisticsRecord(Record):
+    form: str
+    features: int
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics | None) -> StatisticsRecord | None:
+        return None if statistics is None else cls(form=statistics.form, features=statistics.means.shape[1])
+
+
 class ModelConfig(Record):
     """`config.json`: everything but the weights that a classifier is built from."""
 
@@ -76,6 +86,8 @@ class ModelConfig(Record):
     lineage: list[str] = Field(default_factory=list)
     training: dict[str, Any]  # as `Config.from_dict` reads it
     packages: dict[str, str] = Field(default_factory=dict)  # "head NAME", "backbone NAME": what it is made with
+    answering: str | None = None  # the head that answers, or TRAINING_HEAD; none in folders of earlier versions
+    statistics: StatisticsRecord | None = None  # the same holds
     files: dict[str, FileRecord] = Field(default_factory=dict)
     digest: str
 
@@ -93,10 +105,16 @@ class ModelConfig(Record):
             lineage=list(model.lineage),
             training=model.config.published(),
             packages=_packages(classifier),
+            answering=_answering(classifier),
+            statistics=StatisticsRecord.of(model.statistics),
             files={name: FileRecord(bytes=len(raw), sha256=_sha256(raw)) for name, raw in sorted(files.items())},
             digest="",
         )
         return made.replace(digest=_digest(made.as_dict()))
+
+
+def _answering(classifier: Classifier) -> str:
+    return TRAINING_HEAD if classifier.answering_head is None else classifier.answering_head.name
 
 
 def _packages(classifier: Classifier) -> dict[str, str]:
@@ -227,13 +245,15 @@ def read_model(folder: Path, build: Callable[[], nn.Module] | None = None) -> tu
     if STATISTICS in raw:
         with _blaming(folder, STATISTICS):
             statistics = _statistics(raw[STATISTICS], settings)
+    elif settings.statistics is not None:
+        raise _damaged(folder, f"{SETTINGS} does not list {STATISTICS}")
     config = _training(folder, settings)
     _refuse_missing_packages(folder, settings.packages)
     with _blaming(folder, SETTINGS, also=UserError):
         preprocessing = Preprocessing.from_dict(settings.preprocessing)
         architecture = _architecture(settings, preprocessing)
     with _blaming(folder, SETTINGS):
-        classifier = _classifier(settings, config, architecture, preprocessing, weights, build)
+        classifier = _classifier(folder, settings, config, architecture, preprocessing, weights, build)
     model = SavedModel(
         classifier.eval(), config, ledger, tuple(settings.lineage), settings.rejection, acceptance, statistics
     )
@@ -244,6 +264,13 @@ def _statistics(raw: bytes, settings: ModelConfig) -> ClassStatistics:
     found = ClassStatistics.from_state(safetensors.torch.load(raw))
     if len(found) != len(settings.classes):
         raise ValueError(f"statistics of {len(found)} classes instead of {len(settings.classes)}")
+    wanted = settings.statistics
+    if wanted is not None and StatisticsRecord.of(found) != wanted:
+        features = found.means.shape[1]
+        raise ValueError(
+            f"statistics of the form {found.form!r} with {features} features instead of {wanted.form!r} with "
+            f"{wanted.features}"
+        )
     return found
 
 
@@ -345,6 +372,7 @@ def _architecture(settings: ModelConfig, preprocessing: Preprocessing) -> Archit
 
 
 def _classifier(
+    folder: Path,
     settings: ModelConfig,
     config: Config,
     architecture: Architecture,
@@ -358,6 +386,10 @@ def _classifier(
     backbone = make_backbone(architecture, preprocessing.channels, build=build)
     classifier = Classifier(backbone, preprocessing, config.seed, rows)
     classifier.grow(settings.classes)
+    with _blaming(folder, WEIGHTS, also=UserError):
+        classifier.load_answer(weights)
+        if settings.answering not in (None, found := _answering(classifier)):
+            raise ValueError(f"it answers by {found!r} instead of {settings.answering!r}")
     state = as_state_of(classifier, weights)
     if build is not None and backbone.architecture.family == "own":
         _refuse_another_network(classifier, state)

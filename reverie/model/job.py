@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from reverie.config.choices import KnownClass
 from reverie.config.layers import Settings, setting_texts
 from reverie.config.schema import Config
+from reverie.data.images import Images
 from reverie.data.inputs import as_inputs
 from reverie.engine.device import find_device
 from reverie.engine.observer import Observer, Observers
@@ -25,6 +27,7 @@ from reverie.model import defaults
 from reverie.model.acceptance import Acceptance
 from reverie.model.budget import within_budget
 from reverie.model.folder import load_model, model_digest, read_model, write_model
+from reverie.model.judging import disagreement
 from reverie.model.saved import SavedModel
 from reverie.model.step import LearnRequest, Step, learn_step, plan_step, read_check_images
 from reverie.nets.weights import fingerprint
@@ -118,7 +121,7 @@ class _Job:
                 self._announce(step, observer)
                 lineage = (*before.lineage, digest) if before and digest else ()
                 model, report = self._learn(step, to_check, lineage, observer)
-                self.finish(model)
+                self.finish(model, step.held_out)
         return report
 
     def _announce(self, step: Step, observer: Observer) -> None:
@@ -244,10 +247,30 @@ class _Job:
         self.folder.events.file.unlink(missing_ok=True)
         write_json(self.file, JobFile(asked=asked, config=config.as_dict()).as_dict())
 
-    def finish(self, model: SavedModel) -> None:
+    def finish(self, model: SavedModel, held_out: Images) -> None:
         made = self.folder.path / "model"
         digest = write_model(made, model)
+        try:
+            self._refuse_another_model(made, model, held_out)
+        except UserError:  # as it would be again
+            self.file.unlink()
+            raise
         write_json(self.file, self._stored().replace(made=digest).as_dict())  # by which it is known, see `is_done`
         made.rename(self.to)
         sync_folder(self.to.parent)
         self.file.unlink()  # so that the folder goes
+
+    def _refuse_another_model(self, made: Path, judged: SavedModel, held_out: Images) -> None:
+        """What is saved must be what was judged."""
+        try:
+            saved = load_model(made)
+        except UserError as error:
+            raise UserError(f"{self.to} was not written, since it could not be read: {error}") from None
+        answers = torch.cat([logits.argmax(dim=1) for logits in judged.plain_learner(self.device).logits(held_out)])
+        wrong, asked = disagreement(saved.plain_learner(self.device), held_out, answers)
+        if wrong:
+            raise UserError(
+                f"{self.to} was not written: read back, the model is not the one that was judged. It answers otherwise "
+                f"for {wrong} of {asked} held-out images. The method {judged.config.method!r} and the network "
+                f"{judged.config.net.name!r} must leave all that answers in the classifier's state."
+            )

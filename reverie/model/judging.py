@@ -29,10 +29,13 @@ from reverie.model.acceptance import (
     decide,
 )
 from reverie.nets import count_parameters
+from reverie.nets.heads import UNKNOWN
 from reverie.text import plural
 
 BATCH = 32  # images whose latency is measured together
 REPEATS = 15  # of which the median is taken
+ASKED = 2_000  # images, about, that a saved model is asked again
+ROUNDING = 1e-3  # of the distance between the largest and the smallest logit
 
 
 def judge_model(
@@ -80,6 +83,19 @@ def judge_model(
         device=_device_name(after.device),
         refined=refined,
     )
+
+
+def disagreement(learner: TaskLearner, images: Images, judged: Tensor) -> tuple[int, int]:
+    """Of how many images a model says another class than `judged`, and of how many that was asked.
+
+    Many images are asked evenly. Two classes that are equally likely, but for rounding, are the same answer.
+    """
+    rows = torch.arange(len(images))[:: max(1, len(images) // ASKED)]
+    logits = torch.cat([*learner.logits(images.select(rows))])
+    best, least = logits.amax(dim=1), logits.masked_fill(logits == UNKNOWN, torch.inf).amin(dim=1)
+    behind = best - logits.gather(1, judged[rows, None])[:, 0]
+    allowed = ROUNDING * (best - least) + 4 * torch.finfo(best.dtype).eps * best.abs()
+    return int((behind > allowed).sum()), len(rows)
 
 
 # --- what is judged on

@@ -41,6 +41,11 @@ class SavedModel:
         steps = plural(len(self.ledger), "step")
         return f"SavedModel({self.config.net.name}, {steps}, {plural(len(names), 'class')}: {listing(names)})"
 
+    def plain_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
+        """The classifier alone, to predict: no code of its method has touched it."""
+        engine = replace(self.config.engine, capture=None, compile=None)
+        return TaskLearner(replace(self.config, method="base", options={}, engine=engine), self.classifier, device)
+
     def task_learner(self, device: torch.device | str = "cpu") -> TaskLearner:
         """On any device: how a step was run where the model was trained is of no account here."""
         config = replace(self.config, engine=replace(self.config.engine, capture=None, compile=None))

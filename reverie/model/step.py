@@ -364,10 +364,14 @@ def learn_step(
     """The model after the step, and the report on it. The model before is left as it is."""
     weights_digest = fingerprint(step.weights) if step.weights else None
     learner = step.learner(device)
+    if others := learner.method.keeps & ~Keeps.STATISTICS:  # with its options it may keep more than it says at first
+        raise UserError(_cannot_hold(step.config.method, str(others)))
     if checkpoint is not None:
         learner.prepare(checkpoint.state, known=len(step.known))
     taker = _DreamTaker(learner)
     learner.learn(step.task(), Observers(observer, taker), checkpoint)
+    if lost := sorted({*learner.method.state_dict()} - {"statistics"}):
+        raise UserError(_cannot_hold(step.config.method, ", ".join(lost)))
     before = None
     if step.before is not None:
         before = replace(step.before, classifier=copy.deepcopy(step.before.classifier)).task_learner(device)
@@ -387,6 +391,13 @@ def learn_step(
     made = SavedModel.of(learner)
     made = replace(made, classifier=made.classifier.cpu(), config=step.config, lineage=lineage)
     return replace(made, rejection=threshold, acceptance=report), report
+
+
+def _cannot_hold(method: str, what: str) -> str:
+    return (
+        f"The method {method!r} keeps {what} from one step to the next, and a model folder cannot hold more than the "
+        "classifier and class statistics."
+    )
 
 
 def rejection_threshold(learner: TaskLearner, held_out: Images, dreams: Iterable[Tensor] | None) -> float:

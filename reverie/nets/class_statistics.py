@@ -19,6 +19,9 @@ Form = Literal["means", "own", "diagonal", "shared"]
 MOST_FEATURES = 512  # above, a covariance a class would take megabytes each, so it is diagonal
 MATRICES = ("covariances", "shared")
 LEAST = 1e-6  # of the mean variance, that is added to every direction so that none is without any
+MOST = 2**40  # images of a class
+NEGATIVE = 1e-4  # of the largest variance: by less, rounding may take one below zero
+ALIKE = 1e-12  # of the mean square of features: images that differ by less differ by rounding
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class ClassStatistics:
     """A row a class, in learned order. At most one of the three kinds of covariance is there.
 
     `covariances`: a matrix for each class. `variances`: its diagonal alone. `shared`: one matrix, of all classes. What
-    is kept of a matrix is half of it, since the other half is the same.
+    is kept of a matrix is half of it, since the other half is the same. Numbers are of single precision, and with
+    `shared` of double: what is fitted to all classes by inverting it needs as much.
     """
 
     counts: Tensor  # images, [classes]
@@ -48,12 +52,19 @@ class ClassStatistics:
         for name, value in there.items():
             if tuple(value.shape) != wanted[name]:
                 raise ValueError(f"{name} of class statistics have the shape {tuple(value.shape)}, not {wanted[name]}")
+            if value.dtype != torch.long if name == "counts" else not value.is_floating_point():
+                raise ValueError(f"{name} of class statistics are of the type {value.dtype}")
             if not bool(value.isfinite().all()):
                 raise ValueError(f"{name} of class statistics are no longer numbers")
-        for name in {*there} & {*MATRICES}:
-            object.__setattr__(self, name, _symmetric(there[name]))
-        if len(there) > 3 or self.counts.is_floating_point() or (len(self.counts) and int(self.counts.min()) < 1):
+        if len(there) > 3 or (len(self.counts) and not 1 <= int(self.counts.min()) <= int(self.counts.max()) < MOST):
             raise ValueError("class statistics are counts of at least one image, means, and one kind of covariance")
+        exact = torch.double if self.shared is not None else torch.float
+        for name in {*there} - {"counts"}:
+            value = there[name].to(exact)
+            object.__setattr__(self, name, _symmetric(value) if name in MATRICES else value)
+        variances = self._variances()
+        if variances.numel() and float(variances.amin()) < -NEGATIVE * float(variances.abs().amax()):
+            raise ValueError("class statistics have variances below zero")
 
     @classmethod
     def measure(cls, features: Tensor, labels: Tensor, classes: int, form: Form = "own") -> ClassStatistics:
@@ -64,17 +75,16 @@ class ClassStatistics:
             raise ValueError(f"each of the {classes} classes needs an image to be measured by")
         sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
         means = sums / counts[:, None]
-        made = cls(counts, means.float())
         if form == "means":
-            return made
+            return cls(counts, means)
         centred = features - means[labels]
         if form == "shared":
-            return replace(made, shared=(centred.T @ centred / len(features)).float())
+            return cls(counts, means, shared=centred.T @ centred / len(features))
         if form == "diagonal" or features.shape[1] > MOST_FEATURES:
             squares = torch.zeros_like(sums).index_add_(0, labels, centred**2)
-            return replace(made, variances=(squares / counts[:, None]).float())
+            return cls(counts, means, variances=squares / counts[:, None])
         each = [centred[labels == label] for label in range(classes)]
-        return replace(made, covariances=torch.stack([part.T @ part / len(part) for part in each]).float())
+        return cls(counts, means, covariances=torch.stack([part.T @ part / len(part) for part in each]))
 
     def __len__(self) -> int:
         return len(self.means)
@@ -99,7 +109,7 @@ class ClassStatistics:
         if self.shared is not None and new.shared is not None:
             old_images, new_images = int(self.counts.sum()), int(new.counts.sum())
             both = self.shared.double() * old_images + new.shared.double() * new_images
-            joined["shared"] = (both / (old_images + new_images)).float()
+            joined["shared"] = both / (old_images + new_images)
         return ClassStatistics(**joined)
 
     def select(self, rows: Tensor) -> ClassStatistics:
@@ -116,17 +126,34 @@ class ClassStatistics:
         matrix = matrix.double()
         means = self.means.double() @ matrix + (0 if shift is None else shift.double())
         added = 0 if residual is None else residual.double()
-        moved = replace(self, means=means.float())
         if self.covariances is not None:
-            return replace(moved, covariances=(matrix.T @ self.covariances.double() @ matrix + added).float())
+            return replace(self, means=means, covariances=matrix.T @ self.covariances.double() @ matrix + added)
         if self.shared is not None:
-            return replace(moved, shared=(matrix.T @ self.shared.double() @ matrix + added).float())
+            return replace(self, means=means, shared=matrix.T @ self.shared.double() @ matrix + added)
         if self.variances is not None:  # the diagonal of what the whole covariance would become
             diagonal = added if residual is None else torch.as_tensor(added).diagonal()
-            return replace(moved, variances=(self.variances.double() @ matrix**2 + diagonal).float())
-        return moved
+            return replace(self, means=means, variances=self.variances.double() @ matrix**2 + diagonal)
+        return replace(self, means=means)
 
     # --- covariances that can be inverted, however few images there were
+
+    def _variances(self) -> Tensor:
+        """[classes, features], or [features] of all classes; of means alone there are none."""
+        matrices = self.covariances if self.covariances is not None else self.shared
+        if matrices is not None:
+            return matrices.diagonal(dim1=-2, dim2=-1)
+        return self.means.new_zeros(0) if self.variances is None else self.variances
+
+    def _without_spread(self) -> Tensor:
+        """Which classes have a single image, or images that are all alike."""
+        return (self.counts == 1) | (self._variances().mean(dim=1) <= ALIKE * self.means.square().mean(dim=1))
+
+    def _whole(self) -> Tensor:
+        """The pooled covariance, with an inverse."""
+        mean = self.pooled()
+        diagonal = mean if mean.ndim == 1 else mean.diagonal()
+        alike = bool(diagonal.mean() <= ALIKE * self.means.double().square().mean())
+        return shrink(torch.zeros_like(mean) if alike else mean, int(self.counts.sum()))
 
     def pooled(self) -> Tensor:
         """The mean covariance inside classes, by images: a matrix, or a diagonal."""
@@ -143,19 +170,18 @@ class ClassStatistics:
 
         `pooled` of it is the mean over all classes. What is left is drawn towards an equal variance in all directions,
         the more the fewer images there are for the features (oracle approximating shrinkage). Of a class with a single
-        image nothing is known but its mean: it gets the pooled covariance.
+        image, or with copies of one, nothing is known but its mean: it gets the pooled covariance.
         """
         if not 0 <= pooled <= 1:
             raise ValueError(f"the pooled share of a covariance is between 0 and 1, not {pooled}")
-        mean = self.pooled()
-        whole = shrink(mean, int(self.counts.sum()))
+        whole = self._whole()
         each = self.covariances if self.covariances is not None else self.variances
         if each is None:
             return whole.expand(len(self), *whole.shape)
         own = torch.stack(
             [
-                whole if count == 1 else shrink(value.double(), int(count))
-                for value, count in zip(each, self.counts, strict=True)
+                whole if alike else shrink(value.double(), int(count))
+                for value, count, alike in zip(each, self.counts, self._without_spread(), strict=True)
             ]
         )
         return pooled * whole + (1 - pooled) * own
@@ -168,8 +194,7 @@ class ClassStatistics:
     def gaussians(self, pooled: float = 0.0) -> GaussianAnswer | SharedGaussianAnswer:
         """Normal distributions, with `pooled` of each covariance shared by all classes."""
         if pooled == 1 or self.shared is not None:
-            mean = shrink(self.pooled(), int(self.counts.sum()))
-            return SharedGaussianAnswer(means=self.means, whitening=_whitening(mean[None])[0][0])
+            return SharedGaussianAnswer(means=self.means, whitening=_whitening(self._whole()[None])[0][0])
         whitening, volumes = _whitening(self.shrunk(pooled))
         return GaussianAnswer(means=self.means, whitening=whitening, log_volumes=volumes)
 

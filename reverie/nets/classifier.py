@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from reverie import seeding
 from reverie.compile import compilable
 from reverie.data.preprocessing import Preprocessing
 from reverie.nets import make_backbone
-from reverie.nets.backbone import Backbone
-from reverie.nets.heads import AnsweringHead, LinearHead, head_from_state
+from reverie.nets.backbone import Architecture, Backbone
+from reverie.nets.heads import AnsweringHead, LinearHead, find_head, head_from_state
 from reverie.nets.layers import widened
 from reverie.nets.statistics import make_room
 
@@ -91,6 +91,8 @@ class Classifier(nn.Module):
             return
         if head.rows != self.seen:
             raise ValueError(f"the head {head.name!r} knows {head.rows} classes, the classifier {self.seen}")
+        if type(head) is not find_head(head.name):  # by its name it is found again
+            raise ValueError(f"{type(head).__name__} needs a `name` of its own: {head.name!r} is that of another head")
         head.check(self.backbone.feature_dim)
         self.answering[head.name] = head.to(self.head.weight.device).requires_grad_(False)
 
@@ -141,18 +143,23 @@ class Classifier(nn.Module):
         features, head = self.features(images), self.answering_head
         return self.logits(features) if head is None else head(features)
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A state says whether there are corrections, and whether another head answers."""
-        for name in ("factor", "shift"):
-            stored = state.get(prefix + name)
-            setattr(self, name, None if stored is None else stored.to(self.head.bias, copy=True))
+    def load_answer(self, state: Mapping[str, Any], prefix: str = "") -> None:
+        """A state says whether there are corrections, and whether another head answers. Raises ValueError for none."""
+        stored = [state.get(prefix + name) for name in ("factor", "shift")]
+        if any(part is not None and not _fits(part, self.seen) for part in stored) or stored.count(None) == 1:
+            raise ValueError(f"corrections of logits are a factor and a shift for each of the {self.seen} classes")
+        self.factor, self.shift = (part if part is None else part.to(self.head.bias, copy=True) for part in stored)
         self.answering.clear()
         within = f"{prefix}answering."
         buffers = {key.removeprefix(within): value for key, value in state.items() if key.startswith(within)}
-        if buffers:
-            name = next(iter(buffers)).partition(".")[0]
-            found = {key.removeprefix(f"{name}."): value for key, value in buffers.items()}
-            self.answer_by(head_from_state(name, found))
+        names = {key.partition(".")[0] for key in buffers}
+        if len(names) > 1:
+            raise ValueError(f"more than one head would answer: {', '.join(sorted(names))}")
+        for name in names:
+            self.answer_by(head_from_state(name, {key.removeprefix(f"{name}."): buffers[key] for key in buffers}))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.load_answer(state, prefix)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def made_anew(self) -> Classifier:
@@ -164,9 +171,11 @@ class Classifier(nn.Module):
             backbone = copy.deepcopy(self.backbone)
         else:
             with seeding.initialising(self.seed, "backbone"):
-                backbone = make_backbone(self.backbone.architecture, self.preprocessing.channels)
-        made = Classifier(backbone, self.preprocessing, self.seed, self.head.rows)
-        made.class_names = self.class_names
+                architecture = Architecture.from_dict(self.backbone.architecture.as_dict())
+                backbone = make_backbone(architecture, self.preprocessing.channels)
+        preprocessing = Preprocessing.from_dict(self.preprocessing.as_dict())
+        made = Classifier(backbone, preprocessing, self.seed, self.head.rows)
+        made.class_names = tuple(map(str, self.class_names))
         return made
 
     def frozen_copy(self) -> Classifier:
@@ -174,3 +183,7 @@ class Classifier(nn.Module):
         teacher = copy.deepcopy(self).eval()
         teacher.requires_grad_(False)
         return teacher
+
+
+def _fits(correction: Tensor, classes: int) -> bool:
+    return correction.is_floating_point() and correction.shape == (classes,) and bool(correction.isfinite().all())

@@ -20,8 +20,9 @@ from reverie.system.plugins import HEADS, load_plugin, plugin_names
 from reverie.text import did_you_mean
 
 COLDEST, WARMEST = 1e-4, 1e6  # between which a temperature is looked for
+USUAL = 1e-2, 1e5  # spreads of scores for which it is; for others, between those multiples of the spread
 AT_ONCE = 1024  # rows whose scores are made together: a Gaussian head needs room for each in every class
-UNKNOWN = -1e9  # the logit of a class that has only arrived
+UNKNOWN = torch.finfo(torch.float32).min  # the logit of a class that has only arrived
 
 
 class LinearHead(nn.Module):
@@ -88,8 +89,11 @@ class AnsweringHead(nn.Module):
 
     def check(self, feature_dim: int) -> None:
         """Raises ValueError where buffers do not fit each other or features of this size."""
-        with torch.no_grad():
-            found = self.scores(torch.zeros(1, feature_dim, device=self.known.device))
+        try:
+            with torch.no_grad():
+                found = self.scores(torch.zeros(1, feature_dim, device=self.known.device))
+        except (RuntimeError, LookupError):  # of torch, about shapes
+            raise ValueError(f"the parts of the head {self.name!r} are not for {feature_dim} features") from None
         if found.shape != (1, self.rows):
             raise ValueError(f"the head {self.name!r} gives scores of shape {tuple(found.shape)}")
 
@@ -120,18 +124,30 @@ class AnsweringHead(nn.Module):
         As if of two further images one were mistaken (Platt, 1999): images that were learned from may all be right,
         and no others are ever surely so.
         """
+        if not len(features) or len(features) != len(labels):
+            raise ValueError(f"a temperature cannot be fitted to {len(features)} images with {len(labels)} labels")
+        if int(labels.min()) < 0 or int(labels.max()) >= self.rows or not bool(self.known[labels].all()):
+            raise ValueError(f"a temperature cannot be fitted to classes that the head {self.name!r} does not know")
         self.temperature.fill_(1)
         scores = torch.cat([self(part) for part in features.split(AT_ONCE)]).double()
         scores, labels = scores[:, self.known], (self.known.cumsum(0) - 1)[labels]
+        if not bool(scores.isfinite().all()):
+            raise ValueError(f"the scores of the head {self.name!r} are no longer numbers")
+        spread = float((scores.amax(dim=1) - scores.amin(dim=1)).mean())
+        if not spread:  # one class alone: every temperature is as good
+            return 1.0
+        unit = 1.0 if USUAL[0] <= spread <= USUAL[1] else spread
         classes = scores.shape[1]
         mistaken = min(1.0, classes / max(1, classes - 1) / (len(labels) + 2))
-        logs = torch.linspace(math.log(COLDEST), math.log(WARMEST), 61, dtype=torch.double, device=scores.device)
+        ends = math.log(COLDEST * unit), math.log(WARMEST * unit)
+        logs = torch.linspace(*ends, 61, dtype=torch.double, device=scores.device)
         for _ in range(3):  # a finer look around the best of the coarse one
             losses = torch.stack([_cross_entropy(scores / log.exp(), labels, mistaken) for log in logs])
             best = logs[losses.argmin()]
             width = (logs[1] - logs[0]).abs()
             logs = torch.linspace(float(best - width), float(best + width), 21, dtype=torch.double, device=logs.device)
-        self.temperature.fill_(float(best.exp()))
+        single = torch.finfo(self.temperature.dtype)
+        self.temperature.fill_(min(max(float(best.exp()), single.tiny), single.max))
         return float(self.temperature)
 
 
@@ -187,7 +203,14 @@ class PrototypeAnswer(AnsweringHead):
     means: Tensor
 
     def scores(self, features: Tensor) -> Tensor:
-        return 2 * features @ self.means.T - (features**2).sum(dim=1, keepdim=True) - (self.means**2).sum(dim=1)
+        features, means = centred(features, self.means)
+        return 2 * features @ means.T - (features**2).sum(dim=1, keepdim=True) - (means**2).sum(dim=1)
+
+
+def centred(features: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Both without the mean of the means: squares of what they have in common would drown all differences."""
+    middle = means.mean(dim=0)
+    return features - middle, means - middle
 
 
 class GaussianAnswer(AnsweringHead):
@@ -223,10 +246,11 @@ class SharedGaussianAnswer(AnsweringHead):
     whitening: Tensor
 
     def scores(self, features: Tensor) -> Tensor:
+        features, means = centred(features, self.means)
         if self.whitening.ndim == 1:
-            features, means = features * self.whitening, self.means * self.whitening
+            features, means = features * self.whitening, means * self.whitening
         else:
-            features, means = features @ self.whitening.T, self.means @ self.whitening.T
+            features, means = features @ self.whitening.T, means @ self.whitening.T
         return features @ means.T - (features**2).sum(dim=1, keepdim=True) / 2 - (means**2).sum(dim=1) / 2
 
 
@@ -260,7 +284,15 @@ def head_from_state(name: str, state: Mapping[str, Tensor]) -> AnsweringHead:
     if {*state} != own | {"known", "temperature"}:
         raise ValueError(f"the head {name!r} does not consist of {', '.join(state)}")
     made = head(**{key: state[key] for key in own})
-    if state["known"].shape != made.known.shape or state["temperature"].ndim:
-        raise ValueError(f"the head {name!r} has {made.rows} rows, and {len(state['known'])} are known")
-    made.known, made.temperature = state["known"].bool(), state["temperature"].float()
+    known, temperature = state["known"], state["temperature"]
+    if known.shape != made.known.shape:
+        raise ValueError(f"the head {name!r} has {made.rows} rows, and `known` is of the shape {tuple(known.shape)}")
+    if known.dtype != torch.bool or not bool(known.any()):
+        raise ValueError(f"the head {name!r} does not say which classes it knows")
+    if temperature.ndim or not 0 < float(temperature) < math.inf:
+        raise ValueError(f"the temperature of the head {name!r} is not a number above zero")
+    for key in own:
+        if not bool(state[key].isfinite().all()):
+            raise ValueError(f"{key} of the head {name!r} are no longer numbers")
+    made.known, made.temperature = known, temperature.float()
     return made

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from reverie.learner.task_learner import TaskLearner
 
 TOP = 5  # classes kept for every image
-ASKED = 2_000  # test images, about, that a saved model is asked again
-ROUNDING = 1e-3  # of a logit
 
 Numbers = NDArray[np.int32]
 
@@ -88,20 +86,6 @@ def predict_test_images(
             uncorrected.append(_best(learner.classifier.before_correction(logits)))
     parts = [part for part in (top, local, uncorrected) if part]
     return Predictions(label, *(torch.cat(part).numpy().astype(np.int32) for part in parts))
-
-
-def disagreement(learner: TaskLearner, test: Images, judged: Predictions) -> tuple[int, int]:
-    """Of how many test images a model says another class than `judged`, and of how many that was asked.
-
-    Many test images are asked evenly. Two classes that are equally likely, but for rounding, are the same answer.
-    """
-    import torch
-
-    rows = torch.arange(len(test))[:: max(1, len(test) // ASKED)]
-    logits = torch.cat([*learner.logits(test.select(rows))])
-    best, before = logits.amax(dim=1), torch.from_numpy(judged.top[rows.numpy(), 0]).long()
-    behind = best - logits.gather(1, before[:, None])[:, 0]
-    return int((behind > ROUNDING * (1 + best.abs())).sum()), len(rows)
 
 
 def _best(logits: Tensor) -> Tensor:

@@ -34,12 +34,13 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
 from reverie.methods.keeps import Keeps
 from reverie.model.folder import load_model, save_model
+from reverie.model.judging import disagreement
 from reverie.runs.configure import default_folder, load_dataset, make_stream
 from reverie.runs.figures import Tested, finished_result, make_figures
 from reverie.runs.first_task import FirstTask
 from reverie.runs.kept_features import FeatureKeeper
 from reverie.runs.precompile import Precompiler, precompiling
-from reverie.runs.predictions import Predictions, disagreement, predict_test_images
+from reverie.runs.predictions import Predictions, predict_test_images
 from reverie.runs.result import SCHEMA, EngineSwitches, PhaseCost, Result, TimeSpent
 from reverie.runs.shared import UpperBoundEntry, UpperBounds
 from reverie.system import provenance
@@ -331,8 +332,8 @@ class _Run:
         """What is saved must be what was judged."""
         last, folder = len(self.stream) - 1, self.folder.model
         judged = Predictions.from_bytes(self.folder.predictions(last).read_bytes())
-        saved = load_model(folder).task_learner(self.device)
-        wrong, asked = disagreement(saved, self.stream.test(), judged)
+        saved = load_model(folder).plain_learner(self.device)
+        wrong, asked = disagreement(saved, self.stream.test(), torch.from_numpy(judged.top[:, 0]).long())
         if wrong:
             raise UserError(
                 f"The model in {folder} is not the one that was judged: it answers otherwise for {wrong} of {asked} "

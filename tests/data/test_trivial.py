@@ -81,3 +81,9 @@ def test_an_image_is_augmented_alike_in_any_batch_and_before_all_else():
     plain = Augmenter(AugmentConfig(flip=True, cutout=3), augment.normalise)
     done = TrivialAugment(CPU)(images, draws).to(torch.uint8)
     torch.testing.assert_close(whole, plain(done, draws), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("way", "shape"), [("colour", (1, 17)), ("sharpness", (3, 2))])
+def test_what_there_is_nothing_to_blend_with_stays_as_it_is(way, shape):
+    images = pixels(2 * STRENGTHS, channels=shape[0], side=shape[1])
+    assert torch.equal(TrivialAugment(CPU)(images, draws_for([*WAYS].index(way))), images.float())

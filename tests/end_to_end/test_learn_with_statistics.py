@@ -1,16 +1,19 @@
 """`reverie learn` with a method that keeps class statistics: steps on folders, and what becomes of them."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 import reverie
 from reverie.errors import Interrupted
-from reverie.model.folder import STATISTICS, load_model
+from reverie.model.folder import STATISTICS, WEIGHTS, load_model
 from tests.support.images import write_digits
-from tests.support.models import assert_same_weights
+from tests.support.models import assert_same_weights, rewrite_config, rewrite_file
 
+HEAD = "answering.cosine."
 SETTINGS = ("train.epochs=6", "train.milestones=[4]", "train.batch_size=16", "data.size=8", "net.name=resnet8")
 STEPS = {"first": (0, 1, 2), "second": (3,), "third": (4, 5)}  # one of them of a single class
 
@@ -183,3 +186,70 @@ def test_a_method_that_may_keep_statistics_goes_on_without_them(dreaming, tmp_pa
             settings=(*brief, "method.statistics=true"),
             device="cpu",
         )
+
+
+def rewritten(place, tmp_path, file, change):
+    """The second model, with some tensors changed by somebody who knows of the digests."""
+    folder = shutil.copytree(place / "two", tmp_path / "changed")
+    rewrite_file(folder, file, save({**change(load_file(folder / file))}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "why"),
+    [
+        (
+            STATISTICS,
+            lambda s: {**s, "means": s["means"][:, :10].clone()},
+            "'means' with 10 features instead of 'means' with 64",
+        ),
+        (
+            STATISTICS,
+            lambda s: {**s, "variances": s["means"] ** 2},
+            "form 'diagonal' with 64 features instead of 'means'",
+        ),
+        (STATISTICS, lambda s: {**s, "means": s["means"].long()}, "means of class statistics are of the type"),
+        (
+            WEIGHTS,
+            lambda s: {key: s[key] for key in s if "answering" not in key},
+            "by 'training head' instead of 'cosine'",
+        ),
+        (WEIGHTS, lambda s: {**s, HEAD + "temperature": torch.tensor(-1.0)}, "temperature of the head 'cosine' is not"),
+        (WEIGHTS, lambda s: {**s, HEAD + "directions": torch.ones(4, 9)}, "head 'cosine' are not for 64 features"),
+        (WEIGHTS, lambda s: {key.replace("cosine", "cosi"): s[key] for key in s}, "There is no head 'cosi' here"),
+        (
+            WEIGHTS,
+            lambda s: {**s, "answering.linear.bias": torch.ones(4)},
+            "more than one head would answer: cosine, lin",
+        ),
+        (WEIGHTS, lambda s: {**s, "factor": torch.ones(4)}, "a factor and a shift for each of the 4 classes"),
+        (WEIGHTS, lambda s: {**s, "factor": torch.ones(2), "shift": torch.ones(2)}, "for each of the 4 classes"),
+        (WEIGHTS, lambda s: {**s, "factor": torch.ones(4) / 0, "shift": torch.ones(4)}, "for each of the 4 classes"),
+    ],
+)
+def test_tensors_that_cannot_be_are_refused_by_the_name_of_their_file_in_one_sentence(
+    place, tmp_path, file, change, why
+):
+    with pytest.raises(
+        reverie.UserError, match=rf"/changed is damaged: {file} is not what reverie writes \(.*{why}"
+    ) as told:
+        load_model(rewritten(place, tmp_path, file, change))
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_folder_that_no_longer_lists_its_statistics_is_damaged(place, tmp_path):
+    folder = shutil.copytree(place / "two", tmp_path / "changed")
+    settings = json.loads((folder / "config.json").read_text())
+    del settings["files"][STATISTICS]
+    rewrite_config(folder, settings)
+    with pytest.raises(reverie.UserError, match=r"config\.json does not list statistics\.safetensors"):
+        load_model(folder)
+
+
+def test_a_folder_of_a_version_that_did_not_say_what_answers_is_read(place, tmp_path):
+    folder = shutil.copytree(place / "two", tmp_path / "old")
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings.pop("answering") == "cosine"
+    assert settings.pop("statistics") == {"form": "means", "features": 64}
+    rewrite_config(folder, settings)
+    assert_same_weights(load_model(folder), load_model(place / "two"))

@@ -11,6 +11,8 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.methods import BUILT_IN, find_method, method_names
 from reverie.methods.base import Keeps, Method, count_bytes
 from reverie.methods.losses import cross_entropy
+from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.heads import PrototypeAnswer
 from tests.support.reaching import image_tensors, reachable
 
 DATA_FREE = [name for name in method_names() if find_method(name).keeps == Keeps.NOTHING]
@@ -99,7 +101,8 @@ def test_a_method_with_a_coreset_reaches_exactly_the_images_it_declares(learner,
         with pytest.raises(PastTask):
             _ = task.images
         assert made.ledger[-1].keeps == "a coreset"
-        assert made.ledger[-1].kept_bytes == count_bytes(made.method.state_dict()) == 12 * (8 * 8 + 8)
+        others = count_bytes({name: value for name, value in made.method.state_dict().items() if name != "coreset"})
+        assert made.ledger[-1].kept_bytes == others + 12 * (8 * 8 + 8) + 8  # and the number of classes
 
 
 def test_the_search_for_images_finds_them_where_they_are_kept(learner, tiny_stream):
@@ -157,6 +160,74 @@ def test_what_is_declared_is_counted(learner, tiny_stream):
     made.learn(tiny_stream[0])
     assert made.ledger[-1].keeps == "a coreset"
     assert made.ledger[-1].kept_bytes == 3 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("state", "size"),
+    [
+        (torch.zeros(3, dtype=torch.int16), 6),
+        ([1, 2.5, True, None], 18),
+        ({"text": "ü", "raw": b"123", "set": {4, 5}}, 2 + 3 + 16),
+        ([2**8000], 1001),
+        ({"weight": torch.zeros(2), "inner": {"bias": torch.zeros(1)}}, 12),
+        ({"a" * 101: 1}, 101 + 8),
+        ({"nothing": {}, "empty": torch.zeros(0)}, 7 + 5),
+        ({7: torch.zeros(1)}, 8 + 4),
+    ],
+)
+def test_whatever_a_state_holds_is_counted(state, size):
+    assert count_bytes(state) == size
+
+
+def test_what_cannot_be_counted_is_no_state():
+    with pytest.raises(TypeError, match=r"tensors and plain values, not of object"):
+        count_bytes({"a": [object()]})
+
+
+class Miser(Collector):
+    """One that declares class statistics, and keeps something else, which is no tensor."""
+
+    keeps = Keeps.STATISTICS
+
+    def end(self, task):
+        self.stash = task.images.read(torch.arange(3)).flatten().tolist()
+
+
+class Heir(Method):
+    """One that keeps class statistics in the head that answers, and does not say so."""
+
+    answers = True
+
+    def end(self, task):
+        new = self.features_of(task.images).mean(dim=0).expand(self.total - self.old, -1)
+        before = self.classifier.answering_head
+        means = new if before is None else torch.cat([before.means[: self.old], new])
+        self.classifier.answer_by(PrototypeAnswer(means=means))
+
+
+class Newcomer(Method):
+    """One whose statistics are of the new classes alone."""
+
+    keeps = Keeps.STATISTICS
+
+    def end(self, task):
+        labels = task.images.labels - self.old
+        features = self.features_of(task.images)
+        self.statistics = ClassStatistics.measure(features, labels, self.total - self.old, "means")
+
+
+def test_keeping_more_than_is_declared_is_an_error(learner, tiny_stream):
+    with pytest.raises(RuntimeError, match=r"'mine' declares that it keeps class statistics, but keeps \['coreset'\]"):
+        learner(Miser).learn(tiny_stream[0])
+    with pytest.raises(RuntimeError, match=r"keeps nothing, but keeps what the head 'prototype' knows of classes"):
+        learner(Heir).learn(tiny_stream[0])
+
+
+def test_statistics_are_of_all_classes(learner, tiny_stream):
+    made = learner(Newcomer)
+    made.learn(tiny_stream[0])
+    with pytest.raises(RuntimeError, match=r"'mine' keeps statistics of 2 of 4 classes"):
+        made.learn(tiny_stream[1])
 
 
 def test_a_carried_generator_is_declared_and_counted(tiny, tiny_stream):
@@ -300,3 +371,22 @@ def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene,
 def test_images_are_mixed_only_where_a_classifier_learns(scene, method):
     for name, phase in scene(method, 3, 2, "train.mixup=0.5").phases.items():
         assert bool(getattr(phase.feed, "mixer", None)) == (name in ("learn", "represent")), name
+
+
+class Stowaway(Method):
+    """A method that hides images behind the names of classes, and behind what describes images and network."""
+
+    def end(self, task):
+        class Names(tuple):
+            pass
+
+        stash, classifier = task.images.read(torch.arange(3)).clone(), self.classifier
+        classifier.class_names = Names(classifier.class_names)
+        for place in (classifier.class_names, classifier.preprocessing, classifier.backbone.architecture):
+            object.__setattr__(place, "stash", stash)
+
+
+def test_names_of_classes_and_descriptions_carry_no_images_along(learner, tiny_stream):
+    made, images = learner(Stowaway), tiny_stream[0].images.read(torch.arange(10))
+    made.learn(tiny_stream[0])
+    assert image_tensors(made, images) == []

@@ -26,6 +26,15 @@ def test_a_map_of_fewer_images_than_features_is_a_map_all_the_same():
     torch.testing.assert_close(few.double() @ found, 2 * few.double(), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("scale", [1e-9, 1e6])
+def test_the_map_does_not_depend_on_the_scale_of_features(scale, ridge):
+    rng = torch.Generator().manual_seed(0)
+    before, after = torch.randn(50, 6, generator=rng), torch.randn(50, 6, generator=rng)
+    expected = linear_map(before, after, ridge)
+    torch.testing.assert_close(linear_map(scale * before, scale * after, ridge), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_features_that_are_all_zero_are_left_where_they_are():
     assert bool(linear_map(torch.zeros(3, 4), torch.zeros(3, 4), 1e-6).isfinite().all())
 

@@ -10,15 +10,20 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
 from reverie.engine.observer import Observer
 from reverie.errors import Diverged, Interrupted, UserError
+from reverie.methods import BUILT_IN
+from reverie.methods.base import Keeps, Method
 from reverie.model import folder as model_folder
 from reverie.model import job
 from reverie.model.folder import load_model, model_digest, save_model
 from reverie.model.job import learn_folder
+from reverie.nets import OWN_BACKBONES
+from reverie.nets.backbone import Backbone
 from reverie.system import files
 from reverie.system.files import state_bytes
 from reverie.system.locks import locked_folder
@@ -356,3 +361,67 @@ def test_a_place_where_nothing_can_be_written_is_told_by_the_name_that_the_perso
     with pytest.raises(UserError, match=r"/file/new cannot be written: Not a directory\. Make room, or choose a `to`"):
         extended(world, "second", tmp_path / "file" / "new")
     assert (tmp_path / "file").read_text() == "of somebody"
+
+
+# --- what is saved is what was judged
+
+
+class Shaken(Backbone):
+    """A network with random numbers that are in no state."""
+
+    feature_dim = 8
+
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.register_buffer("mixing", torch.randn(64 * channels, 8), persistent=False)
+
+    def forward(self, images):
+        return self.norm(images.flatten(1) @ self.mixing)
+
+
+def test_a_model_that_answers_otherwise_when_it_is_read_back_is_not_written(world, tmp_path, monkeypatch):
+    monkeypatch.setitem(OWN_BACKBONES, "shaken", Shaken)
+    given = {"backbone": "shaken", "settings": ("data.size=8", "train.epochs=8", "train.lr=0.1"), "device": "cpu"}
+    with pytest.raises(
+        UserError,
+        match=r"/new was not written: read back, .* otherwise for \d+ of \d+ held-out .* network 'shaken' must",
+    ):
+        learn_folder(world / "first", tmp_path / "new", method="base", **given)
+    assert not [*tmp_path.iterdir()]
+
+
+class Greedy(Method):
+    """A method that keeps more than a model folder holds, and says so late."""
+
+    spare = None
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.keeps = Keeps.NETWORKS
+
+
+class Sly(Greedy):
+    """The same, said when it is too late."""
+
+    def __init__(self, *given):
+        Method.__init__(self, *given)
+
+    def end(self, task):
+        self.keeps, self.spare = Keeps.NETWORKS, torch.zeros(3)
+
+    def state_dict(self):
+        return {} if self.spare is None else {"spare": self.spare}
+
+    def load_state_dict(self, state):
+        self.spare = state.get("spare")
+
+
+@pytest.mark.parametrize(("method", "what", "phases"), [(Greedy, "networks", 0), (Sly, "spare", 1)])
+def test_what_a_model_folder_cannot_hold_is_not_lost_in_silence(world, tmp_path, monkeypatch, method, what, phases):
+    monkeypatch.setitem(BUILT_IN, "mine", f"{method.__module__}:{method.__name__}")
+    begun = Begun()
+    with pytest.raises(UserError, match=rf"'mine' keeps {what} from one step .* a model folder cannot hold more than"):
+        extended(world, "second", tmp_path / "new", method="mine", observer=begun)
+    assert len(begun.phases) == phases
+    assert not (tmp_path / "new").exists()

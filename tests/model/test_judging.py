@@ -6,7 +6,7 @@ import torch
 from reverie.data.images import MemoryImages
 from reverie.metrics import calibration_error
 from reverie.model.acceptance import CHECK, FURTHER
-from reverie.model.judging import judge_model
+from reverie.model.judging import disagreement, judge_model
 from reverie.system.records import as_record
 from tests.support.models import NAMES, dreams_of, noise_images, pixel_learner
 
@@ -164,3 +164,20 @@ def test_models_that_do_not_belong_together_are_refused():
     other.classifier.class_names = ("x", "y")
     with pytest.raises(ValueError, match="first ones"):
         judge_model(other, pixel_learner(3), noise_images(20, [2] * 20))
+
+
+# --- a model that was saved
+
+
+@pytest.mark.parametrize("offset", [0, 1e4])
+def test_another_answer_is_told_from_one_that_is_as_likely_but_for_rounding(offset):
+    learner, images = pixel_learner(4), noise_images(60, [i % 4 for i in range(60)])
+    with torch.no_grad():
+        learner.classifier.head.bias.add_(offset)
+    logits = torch.cat([*learner.logits(images)])
+    assert disagreement(learner, images, logits.argmax(dim=1)) == (0, 60)
+    assert disagreement(learner, images, logits.argmin(dim=1)) == (60, 60)
+    with torch.no_grad():
+        learner.classifier.head.weight[1] = learner.classifier.head.weight[0] * (1 + 1e-7)
+    best = torch.cat([*learner.logits(images)]).argmax(dim=1)
+    assert disagreement(learner, images, torch.where(best == 0, 1, best)) == (0, 60)

@@ -42,7 +42,7 @@ def test_they_are_the_mean_and_the_covariance_of_each_class():
         torch.testing.assert_close(found.means[label].double(), own.mean(dim=0), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found.covariances[label].double(), own.T.cov(correction=0), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(measured("diagonal").variances, found.covariances.diagonal(dim1=1, dim2=2))
-    torch.testing.assert_close(measured("shared").shared, found.covariances.mean(dim=0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(measured("shared").shared.float(), found.covariances.mean(dim=0), rtol=1e-4, atol=1e-4)
     assert measured("means").state_dict().keys() == {"counts", "means"}
 
 
@@ -129,6 +129,18 @@ def test_a_class_of_a_single_image_gets_the_covariance_of_all():
     torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 41))
 
 
+@pytest.mark.parametrize("form", ["own", "diagonal"])
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
+def test_a_class_of_copies_of_an_image_counts_as_one_of_a_single_image_whatever_the_scale(form, scale):
+    features, labels = drawn()
+    rows = torch.cat([torch.arange(40), torch.full([3], 40)])
+    noise = 1 + 1e-7 * torch.randn(len(rows), SIZE, generator=torch.Generator().manual_seed(0))  # of rounding
+    found = ClassStatistics.measure(scale * noise * features[rows], labels[rows], 2, form)
+    torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 43))
+    alone = ClassStatistics.measure(scale * noise[40:] * features[rows[40:]], labels[rows[40:]] - 1, 1, form)
+    assert bool(alone.gaussians()(scale * features).isfinite().all())
+
+
 def test_the_share_that_is_shrunk_is_the_formula_and_falls_with_the_images():
     covariance = measured().covariances[0].double()
     for images in (3, 10, 1000):
@@ -171,7 +183,11 @@ def test_samples_are_spread_as_the_classes_are():
         ({"covariances": torch.zeros(2, 21)}, "shape"),
         ({"means": torch.tensor(1.0)}, "a row for each class"),
         ({"counts": torch.tensor([1, 0, 2])}, "at least one image"),
-        ({"counts": torch.ones(3)}, "at least one image"),
+        ({"counts": torch.full([3], 2**62)}, "at least one image"),
+        ({"counts": torch.ones(3)}, "counts of class statistics are of the type torch.float32"),
+        ({"counts": torch.ones(3, dtype=torch.bool)}, "of the type torch.bool"),
+        ({"means": torch.ones(3, 6).long()}, "means of class statistics are of the type torch.int64"),
+        ({"covariances": -torch.ones(3, 21)}, "variances below zero"),
         ({"means": torch.full((3, 6), torch.nan)}, "no longer numbers"),
         ({"images": torch.zeros(3)}, "do not consist of"),
         ({"means": [1, 2]}, "are tensors"),
@@ -195,3 +211,23 @@ def test_half_of_each_matrix_is_kept():
     assert torch.equal(again.covariances, found.covariances) and torch.equal(again.covariances, again.covariances.mT)
     of_64 = ClassStatistics.measure(torch.randn(20, 64), torch.arange(20) % 2, 2)
     assert count_bytes(of_64.state_dict()) == 2 * (8 + 4 * 64 + 4 * 64 * 65 // 2)
+
+
+def test_what_classes_share_is_kept_in_double_precision_through_every_step():
+    features, labels = drawn()
+    one = ClassStatistics.measure(features[labels == 0], labels[labels == 0], 1, "shared")
+    two = ClassStatistics.measure(features[labels > 0], labels[labels > 0] - 1, 2, "shared")
+    both = ClassStatistics.from_state(one.joined(two).state_dict())
+    wide, eye = features.double(), torch.eye(SIZE, dtype=torch.double)
+    centred = wide - torch.stack([wide[labels == label].mean(dim=0) for label in range(CLASSES)])[labels]
+    for found in (both, both.moved(eye), both.select(torch.arange(CLASSES))):
+        torch.testing.assert_close(found.shared, centred.T @ centred / len(wide), rtol=1e-13, atol=1e-13)
+        assert found.means.dtype == torch.double
+    assert {measured(form).means.dtype for form in ("means", "own", "diagonal")} == {torch.float}
+
+
+def test_statistics_of_an_earlier_version_are_read_in_double_precision():
+    state = {
+        name: value.float() if name != "counts" else value for name, value in measured("shared").state_dict().items()
+    }
+    assert ClassStatistics.from_state(state).joined(measured("shared")).shared.dtype == torch.double

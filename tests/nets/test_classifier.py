@@ -9,6 +9,7 @@ from reverie import seeding
 from reverie.data.preprocessing import Preprocessing
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier
+from reverie.nets.heads import PrototypeAnswer
 
 SHAPE = Preprocessing(8, (0.0,), (1.0,))
 
@@ -161,3 +162,18 @@ def test_what_the_head_itself_had_said_can_be_found_from_corrected_logits():
     classifier.correct(1, 2.0, -0.5)
     assert classifier.corrected
     torch.testing.assert_close(classifier.before_correction(classifier(images)), raw)
+
+
+class Farthest(PrototypeAnswer):
+    """It answers otherwise, under the name of another."""
+
+    def scores(self, features):
+        return -super().scores(features)
+
+
+def test_a_head_that_would_be_found_again_as_another_is_refused():
+    classifier = make()
+    classifier.grow(["a", "b"])
+    with pytest.raises(ValueError, match=r"Farthest needs a `name` of its own: 'prototype' is that of another head"):
+        classifier.answer_by(Farthest(means=torch.zeros(2, 64)))
+    assert classifier.answering_head is None

@@ -175,6 +175,51 @@ def test_a_temperature_is_fitted_among_the_classes_that_are_known():
     assert head.calibrate(shown, labels) == alone
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e9, 1e30])
+def test_a_temperature_is_fitted_to_scores_of_any_size(scale):
+    shown, labels = features(60, 4, 9), features(60, 4, 9).argmax(dim=1).where(torch.arange(60) > 6, 0)
+    usual = LinearAnswer.of(torch.eye(4)).calibrate(shown, labels)
+    assert LinearAnswer.of(scale * torch.eye(4)).calibrate(shown, labels) == pytest.approx(scale * usual, rel=0.02)
+
+
+def test_where_every_temperature_is_as_good_it_is_one():
+    assert PrototypeAnswer(means=features(1)).calibrate(features(6), torch.zeros(6, dtype=torch.long)) == 1
+    assert CosineAnswer(directions=features(1).expand(3, -1)).calibrate(features(6), torch.arange(6) % 3) == 1
+
+
+def test_a_temperature_is_not_fitted_to_nothing():
+    head = some_heads()["cosine"]
+    head.grow(1)
+    for shown, labels, said in (
+        (features(0), torch.zeros(0).long(), "to 0 images with 0 labels"),
+        (features(2), torch.zeros(3).long(), "to 2 images with 3 labels"),
+        (features(2), torch.tensor([0, 4]), "classes that the head 'cosine' does not know"),
+        (features(2), torch.tensor([0, 7]), "classes that the head 'cosine' does not know"),
+        (features(2), torch.tensor([-1, 0]), "classes that the head 'cosine' does not know"),
+        (features(2) * torch.nan, torch.tensor([0, 1]), "no longer numbers"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            head.calibrate(shown, labels)
+
+
+def test_a_class_that_has_only_arrived_is_not_answered_however_unlikely_the_others_are():
+    head = PrototypeAnswer(means=features(3))
+    head.temperature.fill_(1e-12)
+    head.grow(1)
+    logits = head(1e6 * features(5))
+    assert logits[:, :3].max() < -1e9
+    assert bool(logits.isfinite().all()) and bool((logits.argmax(dim=1) < 3).all())
+    assert logits.softmax(dim=1)[:, 3].max() == 0
+
+
+@pytest.mark.parametrize("name", ["prototype", "shared", "shared diagonal"])
+def test_what_all_features_have_in_common_drowns_no_difference(name):
+    head, shown = some_heads()[name], features(20, seed=9)
+    answers = head(shown)
+    head.means += 3000
+    torch.testing.assert_close(head(shown + 3000), answers, rtol=0.02, atol=0.02)
+
+
 def test_heads_of_strange_parts_are_refused():
     with pytest.raises(ValueError, match="'prototype' is made of means, with a row for each class"):
         PrototypeAnswer(mean=features(2))
@@ -183,7 +228,17 @@ def test_heads_of_strange_parts_are_refused():
     state = some_heads()["cosine"].state_dict()
     with pytest.raises(ValueError, match="'cosine' does not consist of"):
         head_from_state("cosine", {**state, "images": features(2)})
-    with pytest.raises(ValueError, match="4 rows, and 2 are known"):
-        head_from_state("cosine", {**state, "known": state["known"][:2]})
+    for change, said in (
+        ({"known": state["known"][:2]}, r"4 rows, and `known` is of the shape \(2,\)"),
+        ({"known": state["known"][0]}, r"`known` is of the shape \(\)"),
+        ({"known": state["known"] & False}, "does not say which classes it knows"),
+        ({"known": state["known"].float()}, "does not say which classes it knows"),
+        *(({"temperature": torch.tensor(value)}, "not a number above zero") for value in (0.0, -1.0, torch.nan, [1.0])),
+        ({"directions": state["directions"] * torch.nan}, "directions of the head 'cosine' are no longer numbers"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            head_from_state("cosine", {**state, **change})
+    with pytest.raises(ValueError, match=r"parts of the head 'cosine' are not for 9 features"):
+        some_heads()["cosine"].check(9)
     with pytest.raises(UserError, match=r"There is no head 'cosin' here; there are .* Did you mean 'cosine'\?"):
         find_head("cosin")

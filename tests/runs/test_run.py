@@ -15,7 +15,8 @@ from reverie.engine.observer import Observer
 from reverie.errors import UserError
 from reverie.learner.folder import RunFolder
 from reverie.learner.task_learner import TaskLearner
-from reverie.methods import method_names
+from reverie.methods import BUILT_IN, method_names
+from reverie.methods.base import Method
 from reverie.runs import run as run_module
 from reverie.runs.configure import configure, load_dataset, make_stream
 from reverie.runs.result import read_result
@@ -255,6 +256,21 @@ def test_a_mistake_leaves_no_folder_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class Contrary(Method):
+    """A method that changes what its classifier answers, whenever it is made, and leaves that in no state."""
+
+    def __init__(self, classifier, *given):
+        super().__init__(classifier, *given)
+        answer = classifier.answer
+        classifier.answer = lambda images: -answer(images)
+
+
+def test_a_model_that_its_method_had_to_answer_for_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(BUILT_IN, "mine", f"{Contrary.__module__}:{Contrary.__name__}")
+    with pytest.raises(UserError, match=r"is not the one that was judged: it answers otherwise for \d+ of 48"):
+        quick_run(tiny_config("mine", "stream.take=2"), tmp_path / "run", device="cpu")
+
+
 # --- which images
 
 
@@ -287,7 +303,8 @@ def test_a_coreset_beside_images_on_disk_is_the_same_as_beside_images_in_memory(
     memory, disk = of("memory"), of("stream")
     assert memory.metrics == disk.metrics
     assert undated(memory) == undated(disk)
-    assert memory.ledger[-1].kept_bytes == 9 * (3 * 8 * 8 + 8)
+    sizes = 3 * 8 if method == "e2e" else 0  # of its tasks
+    assert memory.ledger[-1].kept_bytes == 9 * (3 * 8 * 8 + 8) + 8 + sizes
     assert losses_of(tmp_path / "memory") == losses_of(tmp_path / "stream")
 
 

@@ -29,3 +29,6 @@ def test_the_first_difference_is_named(other, said):
 def test_what_is_no_number_equals_itself():
     broken = {"a": torch.tensor([float("nan")])}
     assert first_difference(broken, {"a": torch.tensor([float("nan")])}) == ""
+    for other in (0.0, torch.inf):
+        assert first_difference(broken, {"a": torch.tensor([other])}) == "a is another tensor"
+    assert first_difference({"a": torch.tensor(0.0)}, {"a": torch.tensor(-0.0)}) == "a is another tensor"
