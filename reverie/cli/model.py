@@ -70,7 +70,15 @@ def learn(
         Path | None,
         typer.Option(help="More images to compare the old and the new model on, in class folders or not."),
     ] = None,
-    method: Annotated[str, typer.Option("--method", "-m", help="How new classes are learned beside old ones.")] = "abd",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="How new classes are learned beside old ones.",
+            show_default="the model's own, or abd where a model folder is not enough for it",
+        ),
+    ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(

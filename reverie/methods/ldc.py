@@ -7,7 +7,7 @@ class mean answers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from reverie.engine.phase import Phase, Stage
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import distillation, local_cross_entropy
-from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.heads import CosineAnswer
 
 
@@ -31,6 +31,7 @@ class LDC(Distiller):
     title = "LDC"
     keeps = Keeps.STATISTICS
     answers = True
+    statistics_form: ClassVar[Form] = "means"
 
     @settings("method")
     class Options:
@@ -68,7 +69,8 @@ class LDC(Distiller):
 
     def _measure(self, task: Task) -> Mapping[str, Any]:
         labels = task.images.labels - self.old
-        new = ClassStatistics.measure(self.features_of(task.images), labels, self.total - self.old, "means")
+        features = self.features_of(task.images)
+        new = ClassStatistics.measure(features, labels, self.total - self.old, self.statistics_form)
         self.statistics = new if self.statistics is None else self.statistics.joined(new)
         return {"classes": len(self.statistics)}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from reverie.errors import UserError
 from reverie.learner.gallery import Dreams, dream_of
 from reverie.learner.progress import counting, showing_progress
 from reverie.learner.task_learner import TaskLearner
-from reverie.methods import find_method
-from reverie.methods.keeps import Keeps
 from reverie.model.acceptance import Acceptance
 from reverie.model.adoption import first_step_by_others
 from reverie.model.budget import within_budget
@@ -36,13 +33,12 @@ from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
 from reverie.model.saved import SavedModel
-from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_images
+from reverie.model.step import ABD, LearnRequest, learn_step, method_to_go_on_with, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
 from reverie.system.arguments import check_number
 from reverie.text import did_you_mean, listing, plural
 
 log = logging.getLogger("reverie")
-ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 
 
 class Learner:
@@ -95,11 +91,7 @@ class Learner:
         settings: Settings = (),
     ) -> Learner:
         """A learner that goes on from a model: with its method, unless that is not here, or needs more than a model."""
-        if method is None:
-            method = ABD
-            with suppress(UserError):
-                if not find_method(saved.config.method).keeps & ~Keeps.STATISTICS:
-                    method = saved.config.method
+        method = method_to_go_on_with(saved) if method is None else method
         learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest
         return learner
@@ -299,8 +291,8 @@ def load(
     """A learner from a model folder, ready to predict or to learn more. No code from the folder is run.
 
     `build` makes the network of a model that was adopted from a module of one's own. `method` and `settings` are for
-    what is learned from now on; left out, it is the method of the last step, or ABD where that one keeps more from
-    step to step than a model folder holds. Raises UserError where the folder is damaged, or is no model.
+    what is learned from now on; left out, it is the method of the last step, or ABD where that one is not here, or
+    keeps more from step to step than a model folder holds. Raises UserError where the folder is damaged, or no model.
     """
     saved, digest = read_model(Path(folder), build)
     return Learner.of(saved, device=device, digest=digest, method=method, settings=settings)

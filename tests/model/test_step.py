@@ -176,7 +176,9 @@ def test_a_method_that_cannot_refine_says_so(world, tmp_path):
     ("method", "says"), [("rehearsal", "keeps a coreset"), ("joint", "keeps everything"), ("dgr", "keeps networks")]
 )
 def test_methods_that_keep_something_are_refused_with_the_reason(method, says):
-    with pytest.raises(UserError, match=f"{says} from one step to the next.* Use one of base, lwf"):
+    with pytest.raises(
+        UserError, match=f"{says} from one step to the next.* Choose another `method`, one of base, lwf"
+    ):
         LearnRequest(method)
 
 
