@@ -82,7 +82,8 @@ def learn(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="The network of a first model, such as torchvision/resnet18.", show_default="by the images' size"
+            help="The network of a first model: torchvision/resnet18, or one of another package.",
+            show_default="by the images' size",
         ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for it to begin with.")] = None,
@@ -121,7 +122,7 @@ def learn(
     if as_json:
         print_json({"folder": str(to), **report.as_dict()})
         return
-    print_lines([*report.lines(), to])
+    print_lines([*(in_flags(line, words={"`check`": "--check"}) for line in report.lines()), to])
 
 
 # --- taking in somebody's own model

@@ -28,7 +28,7 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.model.acceptance import Acceptance
 from reverie.model.adoption import first_step_by_others
 from reverie.model.budget import within_budget
-from reverie.model.classes import remove_classes, rename_classes
+from reverie.model.classes import remove_classes, rename_classes, trained_classes
 from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
@@ -247,10 +247,24 @@ class Learner:
         progress: bool | Console = False,
         observer: Observer | None = None,
     ) -> Dreams:
-        """What the model remembers: images made from its weights alone. `dreams.sheet()` is a picture of them."""
+        """What the model remembers: images made from its weights alone. `dreams.sheet()` is a picture of them.
+
+        A network that rests after the first step, as ACIL's does, remembers nothing of the classes of later ones: they
+        are named in a warning, and left out.
+        """
+        known = trained_classes(self.saved)
+        if resting := [name for name in self.classes if name not in known]:
+            log.warning(
+                "The network was trained on %s alone, so there are no dreams of %s, which another head tells apart by "
+                "its features.",
+                listing(known, write=str),
+                listing(resting, write=str),
+            )
+        if not known:
+            raise UserError("There is nothing to dream of: the classes that the network was trained on were removed.")
         with showing_progress(progress, "dreams") as display:
             followers = Observers(observer, display)
-            return dream_of(self.task_learner, per_class, steps=steps, seed=seed, observer=followers)
+            return dream_of(self.task_learner, per_class, known, steps=steps, seed=seed, observer=followers)
 
     def _shown(self, images: Any) -> Any:
         """Images in memory as the classifier takes them. Paths and sets are left to whoever reads them."""

@@ -188,16 +188,30 @@ class Step:
         learned = f"{plural(len(self.new), 'new class')}: {listing(self.new)}" if self.new else "no new classes"
         refined = f"; further images of {listing(self.refined)}" if self.refined else ""
         besides = f", beside {len(self.known)} known" if self.known else ""
-        dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
         even = "; classes are drawn equally often" if train.even else ""
         size = self.preprocessing.size
         return [
             f"{learned}{refined}{besides}; {plural(len(self.train), 'image')} to learn from, "
             f"{len(self.held_out)} held out",
             f"{size}×{size} pixels, {config.net.name}, augmented by {_augmentation(config.augment)}{even}",
-            f"method {config.method}: {dreaming}{plural(train.epochs, 'epoch')} in batches of {train.batch_size}, "
-            f"learning rate {train.lr:g}",
+            f"method {config.method}: {self._schedule()}",
         ]
+
+    def _schedule(self) -> str:
+        config, train = self.config, self.config.train
+        if self.known and not find_method(config.method).trains_head:
+            return "nothing is trained; the network rests, and a head is computed from its features"
+        dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
+        parts = [f"{plural(train.epochs, 'epoch')} in batches of {train.batch_size}", f"learning rate {train.lr:g}"]
+        if train.schedule == "cosine":
+            parts.append("falling along a cosine")
+        if train.optimizer != "sgd":
+            parts.append(train.optimizer)
+        if train.rotations == "all" or (train.rotations == "first" and not self.known):
+            parts.append("turned images as further classes")
+        if train.mixup:
+            parts.append("mixup")
+        return dreaming + ", ".join(parts)
 
 
 def _augmentation(augment: AugmentConfig) -> str:

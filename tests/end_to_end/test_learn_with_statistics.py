@@ -24,6 +24,16 @@ class Mine(LDC):
     statistics_form = None
 
 
+class Lines(reverie.Observer):
+    """What was decided."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def decided(self, line):
+        self.said.append(line)
+
+
 class Reading(reverie.Observer):
     """Nothing is to be read before a mistake is told."""
 
@@ -81,6 +91,12 @@ def test_what_evaluate_says_is_what_the_report_said(place):
     said = load_model(place / "three").acceptance.check_accuracy
     found = reverie.evaluate(place / "three", place / "check", device="cpu")
     assert (found.accuracy, found.images) == (said.accuracy, said.images)
+
+
+def test_the_report_names_the_bytes_of_the_statistics_beside_those_of_the_classifier(place):
+    report = load_model(place / "three").acceptance
+    assert (report.before.statistics_bytes, report.after.statistics_bytes) == (4 * (8 + 64 * 4), 6 * (8 + 64 * 4))
+    assert "; class statistics beside it: 1,056 bytes → 1,584 bytes" in str(report)
 
 
 def test_confidence_is_a_probability(place):
@@ -143,8 +159,24 @@ def test_ridge_regression_extends_a_model_too(place):
     assert reverie.score(place / f"{method}-2", place / "first", device="cpu") > 0.7
     with pytest.raises(reverie.UserError, match=r"'abd': its network has learned its .* goes on .* `method=\"acil\"`"):
         learn(place, "second", "odd", old=f"{method}-2", method="abd")
+    said = []
+    reverie.Learner.of(load_model(place / f"{method}-2"), device="cpu").learn(place / "second", observer=Lines(said))
+    assert said[-1] == ("method acil: nothing is trained; the network rests, and a head is computed from its features")
     settings = json.loads((place / f"{method}-2" / "config.json").read_text())
     assert settings["files"][STATISTICS]["bytes"] > 2048 * 2049 // 2 * 4
+
+
+def test_dreams_of_a_network_that_rests_are_of_the_classes_it_was_trained_on(place, caplog):
+    learner = reverie.Learner(method="acil", device="cpu", settings=(*SETTINGS, "dream.width=8"))
+    learner.learn(place / "first")
+    learner.learn(place / "third")
+    learner.rename({"1": "one"})
+    dreams = learner.dream(2, steps=2)
+    assert dreams.class_names == ("0", "one", "2")
+    assert "The network was trained on 0, one, 2 alone, so there are no dreams of 4, 5" in caplog.text
+    learner.remove(["0", "one", "2"])
+    with pytest.raises(reverie.UserError, match="nothing to dream of"):
+        learner.dream(2, steps=2)
 
 
 @pytest.mark.parametrize(

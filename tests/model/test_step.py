@@ -235,6 +235,13 @@ def test_what_was_decided_is_said(old, world, second_step):
     assert "method abd: 1 step of dreaming, then 1 epoch in batches of 16" in " ".join(step.lines())
 
 
+def test_so_is_what_differs_from_the_usual_training(old, world):
+    unusual = ("train.optimizer=adamw", "train.schedule=cosine", "train.rotations=first", "train.mixup=0.2")
+    for before, folder, turned in ((None, "first", ", turned images as further classes"), (old, "second", "")):
+        step = plan_step(before, as_inputs(world / folder), LearnRequest(settings=(*QUICK_STEP, *unusual)))
+        assert step.lines()[-1].endswith(f"learning rate 0.1, falling along a cosine, adamw{turned}, mixup")
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
