@@ -64,7 +64,8 @@ class LDC(Distiller):
         before, after = self.features_of(task.images, self.teacher), self.features_of(task.images)
         matrix = linear_map(before, after, self.options.ridge)
         self.statistics = self.statistics.moved(matrix)
-        left = (before.double() @ matrix - after.double()).square().mean() / after.double().square().mean()
+        size = after.double().square().mean().clamp_min(1e-300)  # features may all be zero
+        left = (before.double() @ matrix - after.double()).square().mean() / size
         return {"unexplained": float(left)}
 
     def _measure(self, task: Task) -> Mapping[str, Any]:

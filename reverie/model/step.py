@@ -20,6 +20,7 @@ from torch import Tensor
 from reverie.config.choices import ADOPTED, KnownClass
 from reverie.config.layers import Settings, setting_keys, setting_texts, settings_by_section
 from reverie.config.schema import AugmentConfig, Config, DataConfig
+from reverie.data.augment import refuse_blank_images
 from reverie.data.class_names import sort_names
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images
@@ -256,6 +257,7 @@ def plan_step(
     )
     early = choose(1)  # mistakes in the settings are told before any image is read
     check_network(early.net.name)
+    refuse_blank_images(early.augment, size)
     if before is not None:
         _look_at_heads(before, early)
     dataset = inputs.read(request.data, size, {*new, *refined}, progress)

@@ -235,6 +235,11 @@ def test_what_was_decided_is_said(old, world, second_step):
     assert "method abd: 1 step of dreaming, then 1 epoch in batches of 16" in " ".join(step.lines())
 
 
+def test_a_square_that_leaves_nothing_of_the_images_is_refused(old, world):
+    with pytest.raises(UserError, match=r"augment\.cutout .* 9 pixels leave hardly anything of images of 8×8"):
+        plan_step(old, as_inputs(world / "second"), LearnRequest(settings=(*QUICK_STEP, "augment.cutout=9")))
+
+
 def test_so_is_what_differs_from_the_usual_training(old, world):
     unusual = ("train.optimizer=adamw", "train.schedule=cosine", "train.rotations=first", "train.mixup=0.2")
     for before, folder, turned in ((None, "first", ", turned images as further classes"), (old, "second", "")):
