@@ -295,7 +295,7 @@ def classes(
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(help="Delete this class from the last layer. May be given several times.", show_default=False),
+        typer.Option(help="Delete this class from the model's heads. May be given several times.", show_default=False),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(help="A new model folder for the result.", show_default="changes MODEL itself")
@@ -304,8 +304,9 @@ def classes(
 ) -> None:
     """List what a model knows and since when; rename or remove classes.
 
-    A removed class is never answered again and its weights in the last layer are deleted. The other layers are not
-    trained anew: what they learned from its images stays in them (docs/serving.md).
+    A removed class is never answered again. Its weights in the last layer are deleted, its row of the answering head,
+    and its mean and covariance, where the model keeps them; a covariance shared by all classes (acil) stays as it is.
+    The other layers are not trained anew: what they learned from its images stays in them (docs/serving.md).
     """
     from dataclasses import asdict
 

@@ -202,6 +202,15 @@ def test_stopped_in_every_phase_and_stage_it_ends_the_same(package, finished, tm
     assert_same_run(finished, tmp_path)
 
 
+def test_a_run_that_goes_on_with_another_version_of_the_package_says_so(package, tmp_path, monkeypatch, caplog):
+    with pytest.raises(Interrupted):
+        run(places(package), tmp_path, dataset=few_digits(), device="cpu", observer=StopAt(2, "learn", 1))
+    monkeypatch.setattr("reverie.system.provenance.plugin_packages", lambda: {"places-by-others": "1.6", "more": "2"})
+    run(places(package), tmp_path, dataset=few_digits(), device="cpu")
+    assert caplog.messages.count("The run was begun with places-by-others 1.5, and goes on with 1.6.") == 1
+    assert "more" not in caplog.text
+
+
 def test_killed_in_a_stage_the_same_command_goes_on(package, tmp_path):
     words = [sys.executable, "-m", "reverie", "run", "digits-5", "--method", "places", "--device", "cpu"]
     words += [word for setting in SETTINGS for word in ("--set", setting)]
@@ -237,7 +246,10 @@ def test_what_happened_is_told(finished):
     assert entry["kept"]["networks"] == 6 * 4
     assert entry["kept_bytes"] == entry["kept"]["class statistics"] + entry["kept"]["networks"]
     page = reverie.write_report(finished, finished.parent / "page.html").read_text("utf-8")
-    assert "fit head" in page and "classes 6" in page
+    assert "fit head" in page and "classes 6" in page and "places-by-others 1.5" in page
+    card = (finished / "model" / "README.md").read_text("utf-8")
+    assert "A head of the kind `nearby`, computed from the network's features, answers." in card
+    assert "Needed besides reverie: the package places-by-others 1.5 (head nearby, backbone thin)." in card
 
 
 def test_what_the_guide_says_works_from_a_run_to_an_exported_model(package, tmp_path):
