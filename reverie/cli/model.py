@@ -76,7 +76,7 @@ def learn(
             "--method",
             "-m",
             help="How new classes are learned beside old ones.",
-            show_default="the model's own, or abd where a model folder is not enough for it",
+            show_default="abd; with --from the model's own, where a model folder is enough for it",
         ),
     ] = None,
     backbone: Annotated[
