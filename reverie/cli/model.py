@@ -70,11 +70,20 @@ def learn(
         Path | None,
         typer.Option(help="More images to compare the old and the new model on, in class folders or not."),
     ] = None,
-    method: Annotated[str, typer.Option("--method", "-m", help="How new classes are learned beside old ones.")] = "abd",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="How new classes are learned beside old ones.",
+            show_default="abd; with --from the model's own, where a model folder is enough for it",
+        ),
+    ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="The network of a first model, such as torchvision/resnet18.", show_default="by the images' size"
+            help="The network of a first model: torchvision/resnet18, or one of another package.",
+            show_default="by the images' size",
         ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for it to begin with.")] = None,
@@ -113,7 +122,7 @@ def learn(
     if as_json:
         print_json({"folder": str(to), **report.as_dict()})
         return
-    print_lines([*report.lines(), to])
+    print_lines([*(in_flags(line, words={"`check`": "--check"}) for line in report.lines()), to])
 
 
 # --- taking in somebody's own model
@@ -286,7 +295,7 @@ def classes(
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(help="Delete this class from the last layer. May be given several times.", show_default=False),
+        typer.Option(help="Delete this class from the model's heads. May be given several times.", show_default=False),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(help="A new model folder for the result.", show_default="changes MODEL itself")
@@ -295,8 +304,9 @@ def classes(
 ) -> None:
     """List what a model knows and since when; rename or remove classes.
 
-    A removed class is never answered again and its weights in the last layer are deleted. The other layers are not
-    trained anew: what they learned from its images stays in them (docs/serving.md).
+    A removed class is never answered again. Its weights in the last layer are deleted, its row of the answering head,
+    and its mean and covariance, where the model keeps them; a covariance shared by all classes (acil) stays as it is.
+    The other layers are not trained anew: what they learned from its images stays in them (docs/serving.md).
     """
     from dataclasses import asdict
 

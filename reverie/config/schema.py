@@ -171,8 +171,8 @@ class NetConfig:
         str,
         about(
             "`resnet8`, `resnet14`, `resnet20`, `resnet32`, `resnet32-signed` ([for R-DFCIL](method.md)), `resnet18`, "
-            "`resnet18-cifar` (its first layers keep all pixels of small images), or a network of torchvision or timm, "
-            "such as `torchvision/mobilenet_v2`"
+            "`resnet18-cifar` (its first layers keep all pixels of small images), a network of torchvision or timm, "
+            "such as `torchvision/mobilenet_v2`, or one of another package"
         ),
     ] = "resnet32"
     head: Annotated[

@@ -10,6 +10,7 @@ from reverie.config.schema import AugmentConfig
 from reverie.data.draws import ACROSS, BRIGHTNESS, CONTRAST, CUT_ACROSS, CUT_DOWN, DOWN, FLIP, ORDER
 from reverie.data.preprocessing import Normaliser
 from reverie.data.trivial import TrivialAugment
+from reverie.errors import UserError
 
 _LUMA = (0.299, 0.587, 0.114)  # grey as seen by people (ITU-R 601), from which contrast is measured
 
@@ -79,3 +80,12 @@ class Augmenter:
         places = torch.arange(side, device=draws.device)
         first = (draws * side).long().clamp(max=side - 1).unsqueeze(1) - self.config.cutout // 2
         return (places >= first) & (places < first + self.config.cutout)
+
+
+def refuse_blank_images(config: AugmentConfig, size: int) -> None:
+    """Raises UserError where hardly anything would be left of images of so many pixels a side."""
+    if config.cutout >= size:
+        raise UserError(
+            f"augment.cutout is the side of a square, and {config.cutout} pixels leave hardly anything of images of "
+            f"{size}×{size}. Choose a smaller one, such as {size // 2}."
+        )

@@ -59,8 +59,8 @@ class FolderInputs:
             learned = {name: split_files(name, files, self._holdout)[0] for name, files in learned.items() if files}
         files = [file for name in self.names for file in learned.get(name, ())]
         if not files:
-            alone = "only one image of each class" if any(self._train.values()) else "no images"
-            raise UserError(f"There are {alone} in {self.root}; some are learned from, and some are held out.")
+            alone = "is only one image of each class" if any(self._train.values()) else "are no images"
+            raise UserError(f"There {alone} in {self.root}; some are learned from, and some are held out.")
         sides, colourful, problem = [], False, ""
         for file in files[:: -(-len(files) // LOOKED_AT)]:
             try:

@@ -8,6 +8,7 @@ that is in `snapshot()`, and all random numbers are a function of (seed of the p
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 import time
@@ -28,6 +29,7 @@ from reverie.engine.observer import Observer, Snapshot
 from reverie.engine.phase import SGD, Adam, AdamW, Phase, Stage
 from reverie.errors import Diverged, UserError
 from reverie.seeding import derive
+from reverie.text import shortened
 
 log = logging.getLogger("reverie")
 PAYS_FROM = 20_000  # steps: compiling takes up to a minute for a small network, and brings 1 to 3 ms a step
@@ -74,7 +76,7 @@ class Engine:
         with torch.no_grad(), self.arithmetic(), compiling(False), numbers_of_layers:
             torch.manual_seed(derive(seed, "layers"))
             figures = stage.work(torch.Generator().manual_seed(seed))
-        observer.stage_ends(stage, dict(figures or {}))
+        observer.stage_ends(stage, {key: _figure(stage, key, value) for key, value in (figures or {}).items()})
 
     def compiles(self, phase: Phase) -> bool:
         return self.compile and phase.total_steps * self.repeats >= self.compile_from
@@ -105,6 +107,17 @@ class Engine:
         finally:
             torch.set_float32_matmul_precision(before[0])
             cudnn.allow_tf32, cudnn.benchmark = before[1:]
+
+
+def _figure(stage: Stage, key: object, value: Any) -> Any:
+    """A figure of a stage as JSON has it; numbers may be tensors."""
+    plain = value.item() if isinstance(value, Tensor) and not value.ndim else value
+    try:
+        json.dumps({key: plain}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        what = f"the figure {key!r} of the stage {stage.name!r} must be a finite number, text, or lists of these"
+        raise type(error)(f"{what}, not {shortened(plain)}") from None
+    return plain
 
 
 class _Loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -51,12 +52,13 @@ class Dreams:
 def dream_of(
     learner: TaskLearner,
     per_class: int = 8,
+    classes: Collection[str] | None = None,
     *,
     steps: int | None = None,
     seed: int = 0,
     observer: Observer | None = None,
 ) -> Dreams:
-    """Fit a dreamer to the model as it is now, and look at the surest of its dreams.
+    """Fit a dreamer to the model as it is now, and look at the surest of its dreams: of all classes, or of these.
 
     `steps` are the dreamer's own; left out, as many as in the model's configuration. The model is left alone.
     """
@@ -67,6 +69,9 @@ def dream_of(
     if steps is not None:
         settings = replace(settings, steps=steps)
     teacher = learner.classifier.frozen_copy()
+    if classes is not None:
+        teacher.drop([name for name in teacher.class_names if name not in classes])
+        teacher.requires_grad_(False)
     dreamer = Dreamer(teacher, settings, learner.config.train.batch_size, seed, task=len(learner.ledger))
     learner.engine.run(dreamer.phase(), seeding.derive(seed, "dreams"), observer)
     return surest(dreamer, per_class)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie import seeding
 from reverie.config.schema import Config, check_config
+from reverie.data.augment import refuse_blank_images
 from reverie.data.images import Images, MemoryImages, images_at_once
 from reverie.data.preprocessing import Normaliser, Preprocessing
 from reverie.data.stream import Stream, Task
@@ -81,6 +82,7 @@ class TaskLearner:
     ) -> TaskLearner:
         """A learner that knows nothing yet. `classes` (in all) only matters to a head with all rows from the start."""
         check_config(config)
+        refuse_blank_images(config.augment, preprocessing.size)
         if not find_method(config.method).normalised:
             preprocessing = preprocessing.without_normalisation()
         with seeding.initialising(config.seed, "backbone"):
@@ -143,9 +145,15 @@ class TaskLearner:
         self.method.begin(task)
         self.classifier.grow(task.names)
         reached = None if checkpoint is None else checkpoint.phase
-        number = -1
+        number, names = -1, set[str]()
         for number, phase in enumerate(self.method.phases(task)):
             snapshot = None
+            if phase.name in names:
+                raise RuntimeError(
+                    f"{self.config.method!r} has two phases or stages called {phase.name!r} in one task: their random "
+                    "numbers and times would be the same"
+                )
+            names.add(phase.name)
             seed = seeding.derive(self.config.seed, "task", task.index, phase.name)
             if reached is not None and number < reached:
                 continue  # trained before the interruption; what it made is in `checkpoint.state`
@@ -167,6 +175,11 @@ class TaskLearner:
             self.engine.run(phase, seed, observer, snapshot)
         if reached is not None and number < reached:
             raise UserError(f"The checkpoint is of phase {reached + 1}; there are {number + 1}. {BEGIN_ANEW}")
+        if self.classifier.answering_head is not None and not self.method.answers:
+            raise RuntimeError(
+                f"{self.config.method!r} gives the classifier an answering head and does not declare it, so the next "
+                "task would be without it: set `answers = True` in the method"
+            )
 
     def _note_statistics(self, task: Task) -> None:
         """For dreams of these classes, where the network has no BatchNorm, which notes them of its own accord."""

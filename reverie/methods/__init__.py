@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reverie.config.choices import UPPER_BOUND
 from reverie.errors import UserError
+from reverie.methods.keeps import Keeps
 from reverie.system.plugins import METHODS, load_plugin, plugin_names
 from reverie.text import did_you_mean, shortened
 
@@ -102,6 +103,9 @@ def _check_method(method: object) -> None:
 
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise TypeError(f"{method!r} is no subclass of reverie.Method")
+    if not isinstance(method.keeps, Keeps):
+        kinds = ", ".join(f"reverie.Keeps.{name}" for name in Keeps.__members__)
+        raise TypeError(f"its `keeps` must be of {kinds}, or several joined by |, not {shortened(method.keeps)}")
     for field in dataclasses.fields(method.Options):
         if field.name == "name":
             raise TypeError("an option cannot be called 'name'")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from reverie.data.stream import Task
 from reverie.engine.phase import Phase, Stage
 from reverie.methods.base import Method
 from reverie.methods.keeps import Keeps
-from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.heads import LinearAnswer, expand
 
 
@@ -33,6 +33,7 @@ class ACIL(Method):
     keeps = Keeps.STATISTICS
     answers = True
     trains_head = False
+    statistics_form: ClassVar[Form] = "shared"
 
     @settings("method")
     class Options:
@@ -41,6 +42,11 @@ class ACIL(Method):
         ] = 2048
         ridge: Annotated[float, about("weight of the squared size of what is fitted", gt=0, le=1e9)] = 0.1
 
+    @property
+    def statistics_size(self) -> int:
+        size: int = self.options.expansion
+        return size
+
     def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if not self.old:
             yield self.learning(task, self.first_losses)
@@ -48,7 +54,10 @@ class ACIL(Method):
         yield Stage("fit head", lambda rng: self._fit(task))
 
     def _expansion(self) -> Tensor:
-        """The fixed random layer, the same for all tasks."""
+        """The fixed random layer, the same for all tasks: drawn in the first, whatever the seed of a later one is."""
+        head = self.classifier.answering_head
+        if self.old and isinstance(head, LinearAnswer):
+            return head.expansion.cpu()
         inputs, outputs = self.classifier.backbone.feature_dim, self.options.expansion
         rng = seeding.generator(self.config.seed, "expansion")
         return torch.randn(inputs, outputs, generator=rng) / math.sqrt(inputs)
@@ -58,7 +67,7 @@ class ACIL(Method):
 
     def _measure(self, task: Task) -> Mapping[str, Any]:
         labels = task.images.labels - self.old
-        new = ClassStatistics.measure(self._features(task), labels, self.total - self.old, "shared")
+        new = ClassStatistics.measure(self._features(task), labels, self.total - self.old, self.statistics_form)
         self.statistics = new if self.statistics is None else self.statistics.joined(new)
         return {"classes": len(self.statistics), "features": self.options.expansion}
 

@@ -37,7 +37,7 @@ from reverie.methods.dreamer import Dreamer
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
 from reverie.methods.rotations import RotationHead, rotation_loss, turned
-from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import statistics_at_rest
 from reverie.system.records import build
@@ -72,6 +72,7 @@ class Method:
     corrects: ClassVar[bool] = False  # true: it knows of corrected logits; others find a head that needs none
     answers: ClassVar[bool] = False  # true: it gives the classifier an answering head; others find none
     trains_head: ClassVar[bool] = True  # false: the training head knows the first classes alone, so others cannot go on
+    statistics_form: ClassVar[Form | None] = None  # of class statistics; undeclared, others cannot go on from them
     keeps: Keeps = Keeps.NOTHING
     dreamer: Dreamer | None = None
     statistics: ClassStatistics | None = None  # of all classes, between tasks; for methods that keep them
@@ -89,6 +90,11 @@ class Method:
         self.augment = Augmenter(config.augment, Normaliser.of(shape, device))
         self.old = 0  # classes known before this task
         self.total = 0  # and with it
+
+    @property
+    def statistics_size(self) -> int:
+        """Of how many features the class statistics are that it keeps."""
+        return self.classifier.backbone.feature_dim
 
     def begin(self, task: Task) -> None:
         """Called before the classifier grows: the time to copy a teacher."""

@@ -7,7 +7,7 @@ class mean answers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from reverie.engine.phase import Phase, Stage
 from reverie.methods.base import Distiller, Taught
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import distillation, local_cross_entropy
-from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.heads import CosineAnswer
 
 LEAST = 1e-12  # that is added to the squares of features, so that there is an inverse
@@ -33,6 +33,7 @@ class LDC(Distiller):
     title = "LDC"
     keeps = Keeps.STATISTICS
     answers = True
+    statistics_form: ClassVar[Form] = "means"
 
     @settings("method")
     class Options:
@@ -65,12 +66,14 @@ class LDC(Distiller):
         before, after = self.features_of(task.images, self.teacher), self.features_of(task.images)
         matrix = linear_map(before, after, self.options.ridge)
         self.statistics = self.statistics.moved(matrix)
-        left = (before.double() @ matrix - after.double()).square().mean() / after.double().square().mean()
+        size = after.double().square().mean().clamp_min(1e-300)  # features may all be zero
+        left = (before.double() @ matrix - after.double()).square().mean() / size
         return {"unexplained": float(left)}
 
     def _measure(self, task: Task) -> Mapping[str, Any]:
         labels = task.images.labels - self.old
-        new = ClassStatistics.measure(self.features_of(task.images), labels, self.total - self.old, "means")
+        features = self.features_of(task.images)
+        new = ClassStatistics.measure(features, labels, self.total - self.old, self.statistics_form)
         self.statistics = new if self.statistics is None else self.statistics.joined(new)
         return {"classes": len(self.statistics)}
 

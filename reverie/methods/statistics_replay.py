@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from reverie.data.stream import Task
 from reverie.engine.phase import Stage
 from reverie.methods.dream_replay import DreamReplay
 from reverie.methods.keeps import Keeps
-from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.classifier import Classifier
 from reverie.nets.heads import AnsweringHead
 from reverie.nets.transport import SeenByBoth, Transport
@@ -86,6 +86,8 @@ class StatisticsReplay(DreamReplay):
     Its `phases` end with `statistics_stages`. Without the option, nothing is kept and the training head answers.
     """
 
+    statistics_form: ClassVar[Form] = "own"
+
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
         self.answers = self.options.statistics  # type: ignore[misc]
@@ -128,7 +130,7 @@ class StatisticsReplay(DreamReplay):
         labels = task.images.labels.repeat(2 if flipped else 1) - self.old
         features = self.features_of(task.images, mirrored=flipped)
         rows = labels >= 0  # the rest are further images of old classes
-        new = ClassStatistics.measure(features[rows], labels[rows], self.total - self.old)
+        new = ClassStatistics.measure(features[rows], labels[rows], self.total - self.old, self.statistics_form)
         self.statistics = new if self.statistics is None else self.statistics.joined(new)
         return {"classes": len(self.statistics)}
 

@@ -25,14 +25,17 @@ NEW_ACCURACY = (0.80, 0.50)  # of held-out images of new classes that are named 
 AGREEMENT = (0.90, 0.70)  # of dreams that are named as the previous model names them
 UNFLIPPED = (0.95, 0.80)  # of labelled check images that are not right before and wrong after
 CLASS_SHARE = 0.50  # of each class alone; below, a person should look closer
+OFF = 0.1  # the largest calibration error on real images; above, a person should look closer
 NAMED = 5  # classes that a reason names
 FEW, FEW_OF_CLASS = 10, 5  # fewer images than this, in all and of a class, say too little
+FEW_FOR_CONFIDENCE = 50  # of fewer, each bin has a handful, and chance alone makes the error large
 RULE = (
     f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out images of new classes are named rightly (and of known "
     "classes that further images were learned of), at least "
     f"{AGREEMENT[0]:.0%} of dreams (and of unlabelled check images) are named as before, at most "
-    f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, and no class of "
-    f"{FEW_OF_CLASS} images or more is below {CLASS_SHARE:.0%}. Reject when one of the first three is worse than "
+    f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, no class of "
+    f"{FEW_OF_CLASS} images or more is below {CLASS_SHARE:.0%}, and confidence is off by {OFF:g} at most on "
+    f"{FEW_FOR_CONFIDENCE} held-out or check images or more. Reject when one of the first three is worse than "
     f"{NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or {1 - UNFLIPPED[1]:.0%}. Look closer in between, and where there is "
     "too little to judge by."
 )
@@ -82,6 +85,9 @@ class ModelCost(Record):
     bytes: Count  # of all weights and statistics
     image_ms: float  # latency of a single image, the median of several
     batch_ms: float  # of a batch
+    statistics_bytes: Count | None = (
+        None  # of class statistics, which lie beside the classifier; none where there are none
+    )
 
 
 class Acceptance(Record):
@@ -145,7 +151,11 @@ class Acceptance(Record):
             errors.append(f"{_arrow(entry.before, entry.after, '{:.3f}'.format)} on {entry.on}{note}")
         yield f"calibration error ({self.calibration_bins} bins)", "; ".join(errors)
         before = self.before
-        yield "size", _arrow(before and before.bytes, self.after.bytes, "{:,} bytes".format)
+        size = _arrow(before and before.bytes, self.after.bytes, "{:,} bytes".format)
+        if self.after.statistics_bytes:
+            kept = _arrow(before and before.statistics_bytes, self.after.statistics_bytes, "{:,} bytes".format)
+            size += f"; class statistics beside it: {kept}"
+        yield "size", size
         single = _arrow(before and before.image_ms, self.after.image_ms, "{:.2f} ms".format)
         batch = _arrow(before and before.batch_ms, self.after.batch_ms, "{:.1f} ms".format)
         yield "latency", f"{single} for one image, {batch} for {self.batch} ({self.device})"
@@ -162,6 +172,7 @@ def decide(
     check_accuracy: Accuracy | None,
     names: Sequence[str],
     old: int,
+    calibration: Sequence[Calibration] = (),
 ) -> tuple[Verdict, list[str]]:
     """`RULE`, applied. The first `old` of the `names` are those that the previous model knew."""
     reasons: list[str] = []
@@ -190,7 +201,7 @@ def decide(
     if check and not dreams and check.images < FEW:
         reasons.append(f"only {check.images} check images of old classes")
     if old and not dreams and not check:
-        reasons.append("neither dreams nor check images tell how the old classes fare")
+        reasons.append("neither dreams nor check images tell how the old classes fare; give some to `check`")
     if new and not old and len(new.by_class) == 1:
         reasons.append("one class alone: there is nothing yet to tell it from")
     by_class = ((new, "held-out images"), (refined, "held-out further images"), (dreams, "dreams"))
@@ -202,6 +213,11 @@ def decide(
     if unseen := _unjudged(names[old:], new, check_accuracy):
         them = "it" if len(unseen) == 1 else "them"
         reasons.append(f"too few held-out images of {listing(unseen, NAMED, str)} to judge {them}")
+    real = ((HELD_OUT, new), (FURTHER, refined), (CHECK, check))  # of dreams nobody knows what is right
+    enough = {on for on, images in real if images and images.images >= FEW_FOR_CONFIDENCE}
+    for entry in calibration:
+        if entry.on in enough and entry.after > OFF:
+            reasons.append(f"confidence is off by {entry.after:.2f} on {entry.on}")
     if rejected:
         return "reject", reasons
     return ("look closer" if reasons else "accept"), reasons

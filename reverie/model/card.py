@@ -9,8 +9,9 @@ import yaml
 from reverie.config.choices import ADOPTED
 from reverie.learner.ledger import LedgerEntry
 from reverie.model.markdown import plain, table
-from reverie.model.saved import SavedModel
+from reverie.model.saved import SavedModel, needed_packages
 from reverie.nets import count_parameters
+from reverie.nets.classifier import Classifier
 from reverie.text import DASH, listing, plural
 from reverie.version import __version__
 
@@ -32,6 +33,7 @@ def model_card(model: SavedModel) -> str:
         f"{plain(config.net.name)}, {count_parameters(classifier):,} parameters; {_origin(model)}.",
         f"Input: {shape.size}×{shape.size} pixels, {shape.channels} channel(s), scaled to 0..1, then (x - mean) / "
         f"deviation with mean {list(shape.mean)} and deviation {list(shape.deviation)}.",
+        *_answered_by(classifier),
         "",
         f"Classes, in the order in which they were learned: {_names(classifier.class_names)}.",
         "",
@@ -43,6 +45,16 @@ def model_card(model: SavedModel) -> str:
     if model.rejection is not None:
         about += [f'With `--reject`, answers of a confidence below {model.rejection:.3f} are "none of these".', ""]
     return "\n".join([*head, *about, *_acceptance(model), *_ledger(model), ""])
+
+
+def _answered_by(classifier: Classifier) -> list[str]:
+    """The head that answers, where it is not the one that was trained, and packages of other people."""
+    head, needed = classifier.answering_head, needed_packages(classifier)
+    lines = [f"A head of the kind `{head.name}`, computed from the network's features, answers."] if head else []
+    for package in dict.fromkeys(needed.values()):
+        parts = ", ".join(what for what, its in needed.items() if its == package)
+        lines.append(f"Needed besides reverie: the package {plain(package or DASH)} ({plain(parts)}).")
+    return lines
 
 
 def _origin(model: SavedModel) -> str:

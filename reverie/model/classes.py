@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import torch
 from reverie.data.class_names import folded
 from reverie.errors import UserError
 from reverie.learner.ledger import Ledger, LedgerEntry
+from reverie.methods import find_method
 from reverie.model.folder import load_model, model_digest, read_model, save_model
 from reverie.model.opening import AnyModel, model_folder, open_model
 from reverie.model.saved import SavedModel
@@ -58,6 +59,16 @@ def newest_classes(class_names: Sequence[str], ledger: Ledger) -> tuple[str, ...
     classes = class_histories(class_names, ledger)
     steps = {item.step for item in classes}
     return tuple(item.name for item in classes if item.step == max(steps)) if len(steps) > 1 else ()
+
+
+def trained_classes(model: SavedModel) -> tuple[str, ...]:
+    """Those that the network itself was trained on: all, unless its method trains it in the first step alone."""
+    names = model.classifier.class_names
+    with suppress(UserError):  # of a package that is not here
+        if not find_method(model.config.method).trains_head:
+            classes = class_histories(names, model.ledger)
+            return tuple(item.name for item in classes if item.step <= 1)
+    return names
 
 
 def rename_classes(model: SavedModel, names: Mapping[str, str]) -> SavedModel:

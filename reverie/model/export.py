@@ -35,6 +35,7 @@ from reverie.text import first_line
 from reverie.version import __version__
 
 TOLERANCE = 1e-3  # of a probability
+BLAME = "The following call raised this error:"  # in torch's messages
 INPUT, OUTPUT = "pixels", "probabilities"
 
 
@@ -196,11 +197,20 @@ def _traced(served: Served) -> torch.export.ExportedProgram:
     try:
         program = torch.export.export(served, (pixels,), dynamic_shapes={INPUT: {0: images}}, strict=False)
     except Exception as error:  # tracing runs the network's own code, which may do anything
-        raise UserError(f"torch.export cannot follow this network: {first_line(error)}") from None
+        raise UserError(f"torch.export cannot follow this network: {_why(error)}") from None
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # where on this machine each line of code lies
     return program
+
+
+def _why(error: Exception) -> str:
+    """What torch says of the network, without its advice: what is wrong, what was found, and the line that did it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    parts = [first_line(error).partition(" For more information")[0], *(line[2:] for line in lines if line[:2] == "- ")]
+    if BLAME in lines:
+        parts += lines[lines.index(BLAME) + 2 :][:1]  # behind the name of the file
+    return " ".join(parts)
 
 
 def _difference(served: Served, ask: Ask, pixels: Tensor) -> float:

@@ -27,14 +27,13 @@ from reverie.learner.ledger import plain_ledger, read_ledger
 from reverie.learner.task_learner import TaskLearner
 from reverie.model.acceptance import Acceptance
 from reverie.model.card import model_card
-from reverie.model.saved import SavedModel
-from reverie.nets import OWN_BACKBONES, Architecture, check_network, make_backbone
+from reverie.model.saved import SavedModel, needed_packages
+from reverie.nets import Architecture, check_network, make_backbone
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
-from reverie.nets.heads import OWN_HEADS
 from reverie.nets.weights import as_state_of
 from reverie.system.files import json_bytes, text_bytes, write_bytes, write_folder
-from reverie.system.plugins import BACKBONES, HEADS, KINDS, plugin_names, plugin_package
+from reverie.system.plugins import KINDS, plugin_names
 from reverie.system.records import Record, as_record, parse_record
 from reverie.text import did_you_mean, first_line
 from reverie.version import __version__
@@ -104,7 +103,7 @@ class ModelConfig(Record):
             rejection=model.rejection,
             lineage=list(model.lineage),
             training=model.config.published(),
-            packages=_packages(classifier),
+            packages=needed_packages(classifier),
             answering=_answering(classifier),
             statistics=StatisticsRecord.of(model.statistics),
             files={name: FileRecord(bytes=len(raw), sha256=_sha256(raw)) for name, raw in sorted(files.items())},
@@ -115,15 +114,6 @@ class ModelConfig(Record):
 
 def _answering(classifier: Classifier) -> str:
     return TRAINING_HEAD if classifier.answering_head is None else classifier.answering_head.name
-
-
-def _packages(classifier: Classifier) -> dict[str, str]:
-    """Of other people, without which the classifier cannot be built."""
-    head, architecture = classifier.answering_head, classifier.backbone.architecture
-    needed = [(HEADS, head.name)] if head is not None and head.name not in OWN_HEADS else []
-    if architecture.family == "reverie" and architecture.name not in OWN_BACKBONES:
-        needed.append((BACKBONES, architecture.name))
-    return {f"{KINDS[group]} {name}": plugin_package(group, name) or "" for group, name in needed}
 
 
 def _refuse_missing_packages(folder: Path, packages: Mapping[str, str]) -> None:

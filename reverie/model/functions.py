@@ -14,8 +14,9 @@ from reverie.errors import UserError
 from reverie.learner.gallery import Dreams
 from reverie.model.evaluation import Evaluation
 from reverie.model.inference import Prediction
-from reverie.model.learner import Learner, load
+from reverie.model.learner import Learner
 from reverie.model.opening import AnyModel, open_model
+from reverie.model.step import ABD
 from reverie.system.files import check_target, write_bytes
 
 Model = AnyModel
@@ -24,7 +25,7 @@ Model = AnyModel
 def _learner(model: Model, device: str) -> Learner:
     if isinstance(model, Learner):
         return model
-    return load(model, device) if isinstance(model, str | Path) else Learner.of(open_model(model), device=device)
+    return Learner.of(open_model(model), device=device, method=ABD)  # which is never asked to learn
 
 
 def predict(

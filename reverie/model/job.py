@@ -29,7 +29,15 @@ from reverie.model.budget import within_budget
 from reverie.model.folder import load_model, model_digest, read_model, write_model
 from reverie.model.judging import disagreement
 from reverie.model.saved import SavedModel
-from reverie.model.step import LearnRequest, Step, learn_step, plan_step, read_check_images
+from reverie.model.step import (
+    ABD,
+    LearnRequest,
+    Step,
+    learn_step,
+    method_to_go_on_with,
+    plan_step,
+    read_check_images,
+)
 from reverie.nets.weights import fingerprint
 from reverie.system.arguments import check_number
 from reverie.system.files import SCRATCH, check_writable, sync_folder, write_json
@@ -45,7 +53,7 @@ def learn_folder(
     to: Path | str,
     *,
     old: Path | str | None = None,
-    method: str = "abd",
+    method: str | None = None,
     backbone: str | None = None,
     weights: Path | str | None = None,
     seed: int = 0,
@@ -64,7 +72,8 @@ def learn_folder(
         print(report)
 
     - `folder`: images, one sub-folder a class. `to`: the model folder to write. `old` is left as it is.
-    - `method`, `settings`: how to learn; `budget`: about how long it may take (90s, 10min, 1h).
+    - `method`, `settings`: how to learn; left out, the method that made `old`, or ABD where there is none, or a model
+      folder is not enough for it. `budget`: about how long it may take (90s, 10min, 1h).
     - `backbone`, `weights`: the network of a first model, such as "torchvision/resnet18", and a file of its weights.
     - `on_known_class`: what to do with images of a class that the model knows: "error", "skip" or "refine".
     - `check`: more images to compare the old and the new model on, in class folders or not.
@@ -74,6 +83,8 @@ def learn_folder(
     """
     checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
     chosen = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
+    if method is None:
+        method = method_to_go_on_with(load_model(old)) if old else ABD
     request = LearnRequest.of(method, seed, chosen, weights, budget, on_known_class)
     job = _Job(Path(to), request, find_device(device), checkpoint_seconds)
     with showing_progress(progress, job.to.name) as display:

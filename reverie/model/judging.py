@@ -65,7 +65,7 @@ def judge_model(
     if check is not None and len(check):
         on_check, check_accuracy, errors_on_check = _on_check(before, after, check, old)
         calibration += errors_on_check
-    verdict, reasons = decide(new, refined, of_dreams, on_check, check_accuracy, names, old)
+    verdict, reasons = decide(new, refined, of_dreams, on_check, check_accuracy, names, old, calibration)
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
@@ -246,6 +246,7 @@ def _costs(learners: Sequence[TaskLearner]) -> list[ModelCost]:
             bytes=count_bytes(learner.classifier.state_dict()),
             image_ms=image_ms,
             batch_ms=batch_ms,
+            statistics_bytes=None if (kept := learner.method.statistics) is None else count_bytes(kept.state_dict()),
         )
         for learner, (image_ms, batch_ms) in zip(learners, milliseconds, strict=True)
     ]

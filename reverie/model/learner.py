@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,20 @@ from reverie.errors import UserError
 from reverie.learner.gallery import Dreams, dream_of
 from reverie.learner.progress import counting, showing_progress
 from reverie.learner.task_learner import TaskLearner
-from reverie.methods import find_method
-from reverie.methods.keeps import Keeps
 from reverie.model.acceptance import Acceptance
 from reverie.model.adoption import first_step_by_others
 from reverie.model.budget import within_budget
-from reverie.model.classes import remove_classes, rename_classes
+from reverie.model.classes import remove_classes, rename_classes, trained_classes
 from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
 from reverie.model.saved import SavedModel
-from reverie.model.step import LearnRequest, learn_step, plan_step, read_check_images
+from reverie.model.step import ABD, LearnRequest, learn_step, method_to_go_on_with, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
 from reverie.system.arguments import check_number
 from reverie.text import did_you_mean, listing, plural
 
 log = logging.getLogger("reverie")
-ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 
 
 class Learner:
@@ -95,11 +91,7 @@ class Learner:
         settings: Settings = (),
     ) -> Learner:
         """A learner that goes on from a model: with its method, unless that is not here, or needs more than a model."""
-        if method is None:
-            method = ABD
-            with suppress(UserError):
-                if not find_method(saved.config.method).keeps & ~Keeps.STATISTICS:
-                    method = saved.config.method
+        method = method_to_go_on_with(saved) if method is None else method
         learner = cls(method=method, seed=saved.config.seed, device=device, settings=settings)
         learner._saved, learner._digest = saved, digest
         return learner
@@ -255,10 +247,24 @@ class Learner:
         progress: bool | Console = False,
         observer: Observer | None = None,
     ) -> Dreams:
-        """What the model remembers: images made from its weights alone. `dreams.sheet()` is a picture of them."""
+        """What the model remembers: images made from its weights alone. `dreams.sheet()` is a picture of them.
+
+        A network that rests after the first step, as ACIL's does, remembers nothing of the classes of later ones: they
+        are named in a warning, and left out.
+        """
+        known = trained_classes(self.saved)
+        if resting := [name for name in self.classes if name not in known]:
+            log.warning(
+                "The network was trained on %s alone, so there are no dreams of %s, which another head tells apart by "
+                "its features.",
+                listing(known, write=str),
+                listing(resting, write=str),
+            )
+        if not known:
+            raise UserError("There is nothing to dream of: the classes that the network was trained on were removed.")
         with showing_progress(progress, "dreams") as display:
             followers = Observers(observer, display)
-            return dream_of(self.task_learner, per_class, steps=steps, seed=seed, observer=followers)
+            return dream_of(self.task_learner, per_class, known, steps=steps, seed=seed, observer=followers)
 
     def _shown(self, images: Any) -> Any:
         """Images in memory as the classifier takes them. Paths and sets are left to whoever reads them."""
@@ -299,8 +305,8 @@ def load(
     """A learner from a model folder, ready to predict or to learn more. No code from the folder is run.
 
     `build` makes the network of a model that was adopted from a module of one's own. `method` and `settings` are for
-    what is learned from now on; left out, it is the method of the last step, or ABD where that one keeps more from
-    step to step than a model folder holds. Raises UserError where the folder is damaged, or is no model.
+    what is learned from now on; left out, it is the method of the last step, or ABD where that one is not here, or
+    keeps more from step to step than a model folder holds. Raises UserError where the folder is damaged, or no model.
     """
     saved, digest = read_model(Path(folder), build)
     return Learner.of(saved, device=device, digest=digest, method=method, settings=settings)

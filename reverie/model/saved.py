@@ -13,8 +13,11 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method
 from reverie.methods.keeps import Keeps
 from reverie.model.acceptance import Acceptance
+from reverie.nets import OWN_BACKBONES
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
+from reverie.nets.heads import OWN_HEADS
+from reverie.system.plugins import BACKBONES, HEADS, KINDS, plugin_package
 from reverie.system.records import build
 from reverie.text import listing, plural
 
@@ -58,3 +61,12 @@ class SavedModel:
         if Keeps.STATISTICS in learner.method.keeps:
             learner.method.statistics = self.statistics
         return learner
+
+
+def needed_packages(classifier: Classifier) -> dict[str, str]:
+    """Of other people, without which the classifier cannot be built: "head NAME", "backbone NAME", and the package."""
+    head, architecture = classifier.answering_head, classifier.backbone.architecture
+    needed = [(HEADS, head.name)] if head is not None and head.name not in OWN_HEADS else []
+    if architecture.family == "reverie" and architecture.name not in OWN_BACKBONES:
+        needed.append((BACKBONES, architecture.name))
+    return {f"{KINDS[group]} {name}": plugin_package(group, name) or "" for group, name in needed}

@@ -20,6 +20,7 @@ from torch import Tensor
 from reverie.config.choices import ADOPTED, KnownClass
 from reverie.config.layers import Settings, setting_keys, setting_texts, settings_by_section
 from reverie.config.schema import AugmentConfig, Config, DataConfig
+from reverie.data.augment import refuse_blank_images
 from reverie.data.class_names import sort_names
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
 from reverie.data.images import Dataset, Images
@@ -32,6 +33,7 @@ from reverie.errors import UserError, explaining
 from reverie.learner.checkpoint import Checkpoint
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method, methods_that_load
+from reverie.methods.base import Method
 from reverie.methods.dream_replay import DreamReplay
 from reverie.methods.dreamer import Dreamer
 from reverie.methods.keeps import Keeps
@@ -40,6 +42,7 @@ from reverie.model.acceptance import Acceptance
 from reverie.model.judging import judge_model, logits_of_dreams
 from reverie.model.saved import SavedModel
 from reverie.nets import Architecture, check_network
+from reverie.nets.class_statistics import describe, form_for
 from reverie.nets.external import usual_preprocessing
 from reverie.nets.weights import fingerprint, load_backbone
 from reverie.system import provenance
@@ -47,6 +50,7 @@ from reverie.system.records import build
 from reverie.text import listing, plural
 
 log = logging.getLogger("reverie")
+ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 DREAMS = 500  # that the old and the new model are compared on, at least
 PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
@@ -66,11 +70,21 @@ def _needs_a_model_alone(method: str) -> bool:
     return not find_method(method).keeps & ~Keeps.STATISTICS
 
 
+def method_to_go_on_with(before: SavedModel) -> str:
+    """Where nobody names one: the model's own, or ABD where that one is not here, or needs more than a model."""
+    made_by = before.config.method
+    try:
+        return made_by if _needs_a_model_alone(made_by) else ABD
+    except UserError as error:
+        log.warning("The method that this model was made by is not here, so %r goes on from it: %s", ABD, error)
+        return ABD
+
+
 @dataclass(frozen=True)
 class LearnRequest:
     """What a person asks for; everything else is chosen by the rules of `defaults`."""
 
-    method: str = "abd"
+    method: str = ABD
     seed: int = 0
     settings: tuple[str, ...] = ()
     weights: Path | None = None  # of the backbone of a first step
@@ -97,7 +111,7 @@ class LearnRequest:
             keeps, fitting = find_method(self.method).keeps, filter(_needs_a_model_alone, methods_that_load())
             raise UserError(
                 f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder holds nothing "
-                f"but the classifier and class statistics. Use one of {', '.join(fitting)}."
+                f"but the classifier and class statistics. Choose another `method`, one of {', '.join(fitting)}."
             )
         if self.on_known_class not in get_args(KnownClass):
             choices = ", ".join(get_args(KnownClass))
@@ -175,16 +189,30 @@ class Step:
         learned = f"{plural(len(self.new), 'new class')}: {listing(self.new)}" if self.new else "no new classes"
         refined = f"; further images of {listing(self.refined)}" if self.refined else ""
         besides = f", beside {len(self.known)} known" if self.known else ""
-        dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
         even = "; classes are drawn equally often" if train.even else ""
         size = self.preprocessing.size
         return [
             f"{learned}{refined}{besides}; {plural(len(self.train), 'image')} to learn from, "
             f"{len(self.held_out)} held out",
             f"{size}×{size} pixels, {config.net.name}, augmented by {_augmentation(config.augment)}{even}",
-            f"method {config.method}: {dreaming}{plural(train.epochs, 'epoch')} in batches of {train.batch_size}, "
-            f"learning rate {train.lr:g}",
+            f"method {config.method}: {self._schedule()}",
         ]
+
+    def _schedule(self) -> str:
+        config, train = self.config, self.config.train
+        if self.known and not find_method(config.method).trains_head:
+            return "nothing is trained; the network rests, and a head is computed from its features"
+        dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
+        parts = [f"{plural(train.epochs, 'epoch')} in batches of {train.batch_size}", f"learning rate {train.lr:g}"]
+        if train.schedule == "cosine":
+            parts.append("falling along a cosine")
+        if train.optimizer != "sgd":
+            parts.append(train.optimizer)
+        if train.rotations == "all" or (train.rotations == "first" and not self.known):
+            parts.append("turned images as further classes")
+        if train.mixup:
+            parts.append("mixup")
+        return dreaming + ", ".join(parts)
 
 
 def _augmentation(augment: AugmentConfig) -> str:
@@ -229,6 +257,7 @@ def plan_step(
     )
     early = choose(1)  # mistakes in the settings are told before any image is read
     check_network(early.net.name)
+    refuse_blank_images(early.augment, size)
     if before is not None:
         _look_at_heads(before, early)
     dataset = inputs.read(request.data, size, {*new, *refined}, progress)
@@ -256,21 +285,41 @@ def _look_at_heads(before: SavedModel, config: Config) -> None:
     """Can the method go on from what the model has? What it will not take along is said."""
     method, made_by = config.method, before.config.method
     goes_on = find_method(method)(before.classifier, config, torch.device("cpu"))  # with its options it may keep more
-    if before.statistics is None and Keeps.STATISTICS in goes_on.keeps:
-        raise UserError(
-            f"The method {method!r} goes on from class statistics, and this model holds none: it was not made by a "
-            "method that keeps them. Begin a model with it, or extend this one with another method."
-        )
+    if Keeps.STATISTICS in goes_on.keeps:
+        _look_at_statistics(before, goes_on)
     if method != made_by and made_by in methods_that_load() and not find_method(made_by).trains_head:
         raise UserError(
-            f"This model cannot be extended with {method!r}: its network has learned its first classes alone, and "
-            f"{made_by!r} is the only method that goes on from that."
+            f"This model cannot be extended with {method!r}: its network has learned its first classes alone. Only the "
+            f'method that made it goes on from that: `method="{made_by}"`.'
         )
     if before.classifier.answering_head is not None and not goes_on.answers:
         log.warning(
             "The head that answered until now, and the class statistics, are not for %r: they are left behind, and the "
             "network's own last layer answers.",
             method,
+        )
+
+
+def _look_at_statistics(before: SavedModel, goes_on: Method) -> None:
+    """A method that keeps class statistics goes on from some of its own kind."""
+    method, made_by, found = goes_on.config.method, before.config.method, before.statistics
+    if found is None:
+        raise UserError(
+            f"The method {method!r} goes on from class statistics, and this model holds none: it was not made by a "
+            "method that keeps them. Begin a model with it, or choose another `method` to extend this one."
+        )
+    form, size = goes_on.statistics_form, goes_on.statistics_size
+    instead = f'Begin a model with it, or extend this one by the method that made it: `method="{made_by}"`.'
+    if form is None and method != made_by:
+        raise UserError(
+            f"The method {method!r} does not say what class statistics it keeps, so it cannot go on from those of "
+            f"another method. {instead}"
+        )
+    if form is not None and (wanted := describe(form_for(form, size), size)) != found.described():
+        raise UserError(
+            f"The class statistics of this model are not those that {method!r} goes on from. It holds "
+            f"{found.described()}; wanted: {wanted}. "
+            f"{instead if method != made_by else 'Learn with the options that the model was made with.'}"
         )
 
 
@@ -286,7 +335,8 @@ def _sort_classes(names: Sequence[str], known: Sequence[str], request: LearnRequ
     if refined and not find_method(request.method).refines:
         able = [name for name in methods_that_load() if find_method(name).refines and _needs_a_model_alone(name)]
         raise UserError(
-            f"The method {request.method!r} cannot learn further images of a known class. Use one of {', '.join(able)}."
+            f"The method {request.method!r} cannot learn further images of a known class. Choose another `method`, one "
+            f"of {', '.join(able)}."
         )
     if not new and not refined:
         raise UserError("There is nothing to learn: the model knows all these classes already.")

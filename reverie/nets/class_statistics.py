@@ -18,6 +18,12 @@ from reverie.nets.softmax_regression import softmax_regression
 Form = Literal["means", "own", "diagonal", "shared"]
 MOST_FEATURES = 512  # above, a covariance a class would take megabytes each, so it is diagonal
 MATRICES = ("covariances", "shared")
+FORMS: dict[Form, str] = {
+    "means": "means alone",
+    "own": "a mean and a covariance for each class",
+    "diagonal": "a mean and variances for each class",
+    "shared": "means and one covariance of all classes",
+}
 LEAST = 1e-6  # of the mean variance, that is added to every direction so that none is without any
 MOST = 2**40  # images of a class
 NEGATIVE = 1e-4  # of the largest variance: by less, rounding may take one below zero
@@ -80,7 +86,7 @@ class ClassStatistics:
         centred = features - means[labels]
         if form == "shared":
             return cls(counts, means, shared=centred.T @ centred / len(features))
-        if form == "diagonal" or features.shape[1] > MOST_FEATURES:
+        if form_for(form, features.shape[1]) == "diagonal":
             squares = torch.zeros_like(sums).index_add_(0, labels, centred**2)
             return cls(counts, means, variances=squares / counts[:, None])
         each = [centred[labels == label] for label in range(classes)]
@@ -97,10 +103,13 @@ class ClassStatistics:
             return "diagonal"
         return "means" if self.shared is None else "shared"
 
+    def described(self) -> str:
+        return describe(self.form, self.means.shape[1])
+
     def joined(self, new: ClassStatistics) -> ClassStatistics:
         """With further classes behind these, of the same form. What is shared is the mean, by images."""
         if self.form != new.form or self.means.shape[1] != new.means.shape[1]:
-            raise ValueError(f"statistics of the form {new.form!r} cannot be joined to some of the form {self.form!r}")
+            raise ValueError(f"class statistics ({new.described()}) cannot be joined to others ({self.described()})")
         joined = {
             name: torch.cat([ours, getattr(new, name)])
             for name in ("counts", "means", "covariances", "variances")
@@ -235,6 +244,15 @@ class ClassStatistics:
         features = state["means"].shape[1]
         whole = {name: _whole(value, features) if name in MATRICES else value for name, value in state.items()}
         return cls(**{name: value.to(device) for name, value in whole.items()})
+
+
+def form_for(form: Form, features: int) -> Form:
+    """What is measured where that form is asked for: beyond a number of features, no covariance a class."""
+    return "diagonal" if form == "own" and features > MOST_FEATURES else form
+
+
+def describe(form: Form, features: int) -> str:
+    return f"{FORMS[form]}, of {features} features"
 
 
 def _symmetric(matrices: Tensor) -> Tensor:

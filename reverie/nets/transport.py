@@ -53,7 +53,7 @@ class Transport:
         matrix = torch.eye(len(change)).to(change) + change
         left = moved - centred @ matrix
         residual = (weights * left).T @ left
-        size = (weights * after.square()).sum()
+        size = (weights * after.square()).sum().clamp_min(1e-300)  # features may all be zero
         return cls(matrix, mean_after - mean_before @ matrix, residual, float(residual.trace() / size))
 
     def take(self, statistics: ClassStatistics, with_residual: bool = True) -> ClassStatistics:

@@ -243,7 +243,7 @@ def _origin_of(run: RunView) -> list[Block]:
     rows = []
     for session in run.sessions:
         where = session.environment
-        versions = {"reverie": where.reverie, "torch": where.torch, "python": where.python}
+        versions = {"reverie": where.reverie, "torch": where.torch, "python": where.python, **(where.plugins or {})}
         rows.append(
             [
                 session.started or DASH,

@@ -5,6 +5,7 @@ Images are noise of the data set's shape and networks are untrained: neither cha
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from reverie.system.provenance import Environment, environment
 from reverie.system.records import Record
 from reverie.text import DASH, did_you_mean, markdown_table
 
+log = logging.getLogger("reverie")
 SCHEMA = 1
 MOST_STEPS = 1_000_000
 WARM_UP = 10  # steps that are not counted
@@ -145,7 +147,10 @@ def measure_speed(
             for task in numbers:
                 what = f"{method}, task {task}, {engine_mode.name}"
                 report(what, "")
-                made += _measure_task(config, stream, task - 1, engine_mode, steps, where, partial(report, what))
+                found = _measure_task(config, stream, task - 1, engine_mode, steps, where, partial(report, what))
+                if not found and engine_mode is chosen[0]:
+                    log.warning("%s trains nothing in task %d, so there is no step to time.", method, task)
+                made += found
     return SpeedReport(preset=preset, steps=steps, command=command, environment=environment(where), measurements=made)
 
 

@@ -63,9 +63,10 @@ def configure(
     own_values = values_of_its_own(chosen, load(UPPER_BOUND, False))
     if Keeps.CORESET not in find_method(method).keeps:  # decides nothing there, so it is no part of what is run
         chosen = replace(chosen, coreset=CoresetConfig())
-    milestones, epochs = chosen.train.milestones, chosen.train.epochs
-    if milestones and min(milestones) >= epochs and "train.milestones" not in setting_keys(settings):
-        warn_of_a_constant_rate(tuple(milestones), epochs)
+    train = chosen.train
+    in_steps = train.schedule == "steps" and "train.milestones" not in setting_keys(settings)
+    if in_steps and train.milestones and min(train.milestones) >= train.epochs:
+        warn_of_a_constant_rate(tuple(train.milestones), train.epochs)
     return replace(chosen, own_values=own_values)
 
 

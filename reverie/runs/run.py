@@ -157,6 +157,8 @@ class _Run:
 
     def go(self) -> Result:
         checkpoint = self.recorder.recover()
+        if self.recorder.sessions:
+            _warn_of_other_packages(self.recorder.sessions[-1].environment, self.session.environment)
         self.recorder.sessions.append(self.session)
         first = checkpoint.task if checkpoint else 0
         if checkpoint is not None:
@@ -391,3 +393,10 @@ class _DreamKeeper(Observer):
         write_bytes(task / "dreams.png", surest(dreamer, COLUMNS).sheet(confidences=False))
         if self.keep:
             write_state(task / "dreamer.pt", dreamer.state_dict())
+
+
+def _warn_of_other_packages(before: provenance.Environment, now: provenance.Environment) -> None:
+    """Packages that add methods, heads or backbones: another version may compute something else."""
+    for package, version in (before.plugins or {}).items():
+        if (other := (now.plugins or {}).get(package, version)) != version:
+            log.warning("The run was begun with %s %s, and goes on with %s.", package, version, other)

@@ -200,6 +200,8 @@ def _lists(value: Any) -> Any:
 
 # --- from a validation error to a sentence
 
+BOOLEANS = {True: "true (as yes and on are read, too)", False: "false (as no and off are read, too)"}  # in YAML
+
 
 def sentence(error: ValidationError, cls: type, values: Any = None, where: str = "") -> str:
     """The first thing that is wrong: which key, what it must be, what it is."""
@@ -222,7 +224,8 @@ def sentence(error: ValidationError, cls: type, values: Any = None, where: str =
     wanted = described(schema, schema_of(cls))
     key = key or "it"
     hint = did_you_mean(str(value), map(str, schema.get("enum", ())))
-    return f"{key} must be {wanted}, not {shortened(value)}.{hint}"
+    is_word = isinstance(value, bool) and "enum" in schema  # that YAML takes for a boolean
+    return f"{key} must be {wanted}, not {BOOLEANS[value] if is_word else shortened(value)}.{hint}"
 
 
 def nearest_key(unknown: str, known: Iterable[str], where: str = "") -> str:

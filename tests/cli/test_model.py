@@ -110,6 +110,18 @@ def test_the_report_of_learn_as_json_and_nothing_else(tmp_path, reverie):
     assert "2 new classes" in err
 
 
+def test_a_model_is_extended_by_its_own_method_and_advice_is_told_in_flags(tmp_path, reverie):
+    for folder, digits in (("first", (0, 1)), ("second", (2, 3))):
+        write_digits(tmp_path / folder, digits, 10)
+    quick = ["--set", "train.epochs=1", "--device", "cpu"]
+    assert reverie("learn", "first", "--to", "one", "--method", "lwf", *quick)[0] == 0
+    code, out, _ = reverie("learn", "second", "--from", "one", "--to", "two", *quick)
+    assert (code, "method lwf: 1 epoch" in out) == (0, True)
+    assert "neither dreams nor check images tell how the old classes fare; give some to --check" in out
+    code, _, err = reverie("learn", "second", "--from", "one", "--to", "three", "--method", "ldc", *quick)
+    assert (code, "Begin a model with it, or choose another --method to extend this one." in err) == (2, True)
+
+
 def write_large_images(folder):
     rng = np.random.default_rng(0)
     for name in ("apple", "pear"):

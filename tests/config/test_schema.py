@@ -111,6 +111,10 @@ def test_every_key_says_what_it_means():
             lambda: TrainConfig(milestones=(9, 4), warmup=5),
             "train.milestones must not lie inside train.warmup (5 epochs), as 4 does.",
         ),
+        (
+            lambda: TrainConfig(rotations=True),
+            "train.rotations must be one of none, first, all, not true (as yes and on are read, too).",
+        ),
         (lambda: DataConfig(size=True), "data.size must be a whole number from 4 to 4,096 or null, not True."),
         (lambda: AugmentConfig(2, resized_crop=True), "augment.crop must be 0 beside augment.resized_crop, not 2."),
         (lambda: Config("p"), "'method' is missing."),

@@ -35,7 +35,7 @@ def test_what_is_held_out_is_not_looked_at(photos):
         as_inputs(photos).look()
     for folder in photos.iterdir():
         Image.new("RGB", (9, 9)).save(folder / "only.png")
-    with pytest.raises(UserError, match=r"only one image of each class in .* held out"):
+    with pytest.raises(UserError, match=r"There is only one image of each class in .* held out"):
         as_inputs(photos).look()
 
 

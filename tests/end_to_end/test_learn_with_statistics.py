@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +10,38 @@ from safetensors.torch import load_file, save
 
 import reverie
 from reverie.errors import Interrupted
+from reverie.methods.ldc import LDC
 from reverie.model.folder import STATISTICS, WEIGHTS, load_model
+from reverie.model.step import method_to_go_on_with
 from tests.support.images import write_digits
 from tests.support.models import assert_same_weights, rewrite_config, rewrite_file
 
 HEAD = "answering.cosine."
 SETTINGS = ("train.epochs=6", "train.milestones=[4]", "train.batch_size=16", "data.size=8", "net.name=resnet8")
 STEPS = {"first": (0, 1, 2), "second": (3,), "third": (4, 5)}  # one of them of a single class
+
+
+class Mine(LDC):
+    """A method of somebody else's, which says nothing of what it keeps."""
+
+    statistics_form = None
+
+
+class Lines(reverie.Observer):
+    """What was decided."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def decided(self, line):
+        self.said.append(line)
+
+
+class Reading(reverie.Observer):
+    """Nothing is to be read before a mistake is told."""
+
+    def reading(self, done, total):
+        raise AssertionError
 
 
 def learn(place, folder, to, old=None, method="ldc", **given):
@@ -68,6 +94,12 @@ def test_what_evaluate_says_is_what_the_report_said(place):
     said = load_model(place / "three").acceptance.check_accuracy
     found = reverie.evaluate(place / "three", place / "check", device="cpu")
     assert (found.accuracy, found.images) == (said.accuracy, said.images)
+
+
+def test_the_report_names_the_bytes_of_the_statistics_beside_those_of_the_classifier(place):
+    report = load_model(place / "three").acceptance
+    assert (report.before.statistics_bytes, report.after.statistics_bytes) == (4 * (8 + 64 * 4), 6 * (8 + 64 * 4))
+    assert "; class statistics beside it: 1,056 bytes → 1,584 bytes" in str(report)
 
 
 def test_confidence_is_a_probability(place):
@@ -128,10 +160,102 @@ def test_ridge_regression_extends_a_model_too(place):
     report = learn(place, "third", f"{method}-2", old=f"{method}-1", method=method)
     assert report.new.accuracy > 0.6
     assert reverie.score(place / f"{method}-2", place / "first", device="cpu") > 0.7
-    with pytest.raises(reverie.UserError, match=r"cannot be extended with 'abd': its network has learned its first"):
+    with pytest.raises(reverie.UserError, match=r"'abd': its network has learned its .* goes on .* `method=\"acil\"`"):
         learn(place, "second", "odd", old=f"{method}-2", method="abd")
+    said = []
+    reverie.Learner.of(load_model(place / f"{method}-2"), device="cpu").learn(place / "second", observer=Lines(said))
+    assert said[-1] == ("method acil: nothing is trained; the network rests, and a head is computed from its features")
     settings = json.loads((place / f"{method}-2" / "config.json").read_text())
-    assert settings["files"][STATISTICS]["bytes"] > 2048 * 2048 * 4
+    assert settings["files"][STATISTICS]["bytes"] > 2048 * 2049 // 2 * 4
+
+
+def test_dreams_of_a_network_that_rests_are_of_the_classes_it_was_trained_on(place, caplog):
+    learner = reverie.Learner(method="acil", device="cpu", settings=(*SETTINGS, "dream.width=8"))
+    learner.learn(place / "first")
+    learner.learn(place / "third")
+    learner.rename({"1": "one"})
+    dreams = learner.dream(2, steps=2)
+    assert dreams.class_names == ("0", "one", "2")
+    assert "The network was trained on 0, one, 2 alone, so there are no dreams of 4, 5" in caplog.text
+    learner.remove(["0", "one", "2"])
+    with pytest.raises(reverie.UserError, match="nothing to dream of"):
+        learner.dream(2, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        ("acil", (), "wanted: means and one covariance of all classes, of 2048 features"),
+        ("lucid", (), "wanted: a mean and a covariance for each class, of 64 features"),
+        ("abd", ("method.statistics=true",), "wanted: a mean and a covariance for each class, of 64 features"),
+        ("mine", (), "'mine' does not say what class statistics it keeps"),
+    ],
+)
+def test_statistics_of_another_kind_are_refused_before_an_image_is_read(
+    place, tmp_path, monkeypatch, method, settings, says
+):
+    monkeypatch.setattr("reverie.methods._registered", {"mine": Mine})
+    with pytest.raises(reverie.UserError, match=says) as refused:
+        reverie.learn_folder(
+            place / "second", tmp_path / "to", old=place / "one", method=method, settings=settings, observer=Reading()
+        )
+    assert "means alone, of 64 features" in str(refused.value) or method == "mine"
+    assert 'the method that made it: `method="ldc"`.' in str(refused.value)
+
+
+def test_statistics_of_another_size_are_refused_before_an_image_is_read(place, tmp_path):
+    learner = reverie.Learner(method="acil", device="cpu", settings=(*SETTINGS, "method.expansion=40"))
+    learner.learn(place / "first")
+    learner.save(tmp_path / "small")
+    again = reverie.load(tmp_path / "small", device="cpu", settings=SETTINGS[:3])
+    with pytest.raises(
+        reverie.UserError, match=r"of 40 features; wanted: .* of 2048 features\. Learn with the options that"
+    ):
+        again.learn(place / "second", observer=Reading())
+
+
+def test_a_method_that_declares_nothing_goes_on_from_its_own_models(place, monkeypatch):
+    monkeypatch.setattr("reverie.methods._registered", {"mine": Mine})
+    learner = reverie.Learner(method="mine", device="cpu", settings=SETTINGS)
+    learner.learn(place / "first")
+    learner.learn(place / "second")
+    assert len(learner.saved.statistics) == 4
+
+
+def test_methods_of_one_kind_go_on_from_each_other(place):
+    quick = (*SETTINGS, "train.epochs=1", "train.milestones=[]", "dream.steps=3", "dream.width=8")
+    learner = reverie.Learner(method="lucid", device="cpu", settings=quick)
+    learner.learn(place / "first")
+    for method, folder, digits in (("abd", "second", 4), ("r-dfcil", "third", 6)):
+        learner = reverie.Learner.of(
+            learner.saved, device="cpu", method=method, settings=(*quick, "method.statistics=true")
+        )
+        learner.learn(place / folder)
+        assert len(learner.saved.statistics) == digits
+
+
+# --- the method to go on with, where nobody names one
+
+
+def test_a_model_is_extended_by_its_own_method(place, tmp_path):
+    learn(place, "second", "own", old="one", method=None)
+    assert_same_weights(load_model(place / "own"), load_model(place / "two"))
+
+
+def test_where_a_model_folder_is_not_enough_for_it_abd_goes_on(place, tmp_path):
+    model = load_model(place / "one")
+    for made_by, goes_on in (("bic", "abd"), ("joint", "abd"), ("lwf", "lwf"), ("acil", "acil")):
+        assert method_to_go_on_with(replace(model, config=replace(model.config, method=made_by))) == goes_on
+
+
+def test_where_it_is_not_here_that_is_said(place, tmp_path, caplog):
+    model = load_model(place / "one")
+    model.config = replace(model.config, method="mine", options={})
+    reverie.save_model(model, tmp_path / "mine")
+    reverie.predict(tmp_path / "mine", place / "check" / "0", device="cpu")
+    assert not caplog.text  # nothing is to be learned
+    assert reverie.load(tmp_path / "mine", device="cpu").method == "abd"
+    assert "made by is not here, so 'abd' goes on from it: There is no method 'mine'" in caplog.text
 
 
 def test_statistics_of_other_classes_are_refused(place, tmp_path):

@@ -3,9 +3,11 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import onnxruntime
@@ -108,13 +110,30 @@ class Places(reverie.Distiller):
 ENTRIES = """
 [reverie.methods]
 places = places_by_others:Places
+guided = as_the_guide_says:Guided
 
 [reverie.heads]
 nearby = places_by_others:Nearby
+nearest = as_the_guide_says:Nearest
 
 [reverie.backbones]
 thin = places_by_others:Thin
+my-net = as_the_guide_says:MyNet
 """
+GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+def as_the_guide_says():
+    """A module of the guide's very snippets: those of whole classes, and those that belong into a method."""
+    section = GUIDE.read_text("utf-8").partition("## How to add a head")[2]
+    snippets = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    classes = [snippet for snippet in snippets if snippet.startswith("class ")]
+    inside = [textwrap.indent(snippet, "    ") for snippet in snippets if snippet not in classes]
+    assert (len(classes), len(inside)) == (2, 3)
+    head = "import torch\nfrom torch import nn\n\nimport reverie\n"
+    return "\n\n".join([head, *classes, "class Guided(reverie.Method):", *inside])
+
+
 SETTINGS = [*TINY, "stream.take=3", "net.name=thin"]
 STAGES = [(task, stage) for task in (1, 2, 3) for stage in ("collect", "fit head")]
 
@@ -126,6 +145,7 @@ def package(tmp_path_factory):
     facts = folder / "places_by_others-1.5.dist-info"
     facts.mkdir()
     (folder / "places_by_others.py").write_text(PACKAGE)
+    (folder / "as_the_guide_says.py").write_text(as_the_guide_says())
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: places-by-others\nVersion: 1.5\n")
     (facts / "entry_points.txt").write_text(ENTRIES)
     with pytest.MonkeyPatch.context() as patch:
@@ -134,7 +154,8 @@ def package(tmp_path_factory):
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([before] if before else [])]))
         importlib.invalidate_caches()
         yield "places_by_others"
-    sys.modules.pop("places_by_others", None)
+    for module in ("places_by_others", "as_the_guide_says"):
+        sys.modules.pop(module, None)
 
 
 def places(package):
@@ -181,6 +202,15 @@ def test_stopped_in_every_phase_and_stage_it_ends_the_same(package, finished, tm
     assert_same_run(finished, tmp_path)
 
 
+def test_a_run_that_goes_on_with_another_version_of_the_package_says_so(package, tmp_path, monkeypatch, caplog):
+    with pytest.raises(Interrupted):
+        run(places(package), tmp_path, dataset=few_digits(), device="cpu", observer=StopAt(2, "learn", 1))
+    monkeypatch.setattr("reverie.system.provenance.plugin_packages", lambda: {"places-by-others": "1.6", "more": "2"})
+    run(places(package), tmp_path, dataset=few_digits(), device="cpu")
+    assert caplog.messages.count("The run was begun with places-by-others 1.5, and goes on with 1.6.") == 1
+    assert "more" not in caplog.text
+
+
 def test_killed_in_a_stage_the_same_command_goes_on(package, tmp_path):
     words = [sys.executable, "-m", "reverie", "run", "digits-5", "--method", "places", "--device", "cpu"]
     words += [word for setting in SETTINGS for word in ("--set", setting)]
@@ -212,11 +242,24 @@ def test_what_happened_is_told(finished):
     assert result["sessions"][0]["environment"]["plugins"] == {"places-by-others": "1.5"}
     entry = result["ledger"][-1]
     assert entry["keeps"] == "class statistics, networks"
-    assert entry["kept"]["class statistics"] == 6 * (8 + 24 * 4 + 24 * 24 * 4)
+    assert entry["kept"]["class statistics"] == 6 * (8 + 24 * 4 + 24 * 25 // 2 * 4)
     assert entry["kept"]["networks"] == 6 * 4
     assert entry["kept_bytes"] == entry["kept"]["class statistics"] + entry["kept"]["networks"]
     page = reverie.write_report(finished, finished.parent / "page.html").read_text("utf-8")
-    assert "fit head" in page and "classes 6" in page
+    assert "fit head" in page and "classes 6" in page and "places-by-others 1.5" in page
+    card = (finished / "model" / "README.md").read_text("utf-8")
+    assert "A head of the kind `nearby`, computed from the network's features, answers." in card
+    assert "Needed besides reverie: the package places-by-others 1.5 (head nearby, backbone thin)." in card
+
+
+def test_what_the_guide_says_works_from_a_run_to_an_exported_model(package, tmp_path):
+    settings = [*TINY, "stream.take=2", "net.name=my-net"]
+    result = run(reverie.configure("digits-5", "guided", settings=settings), tmp_path, dataset=few_digits())
+    assert [entry.keeps for entry in result.ledger] == ["class statistics"] * 2
+    model = load_model(tmp_path / "model")
+    assert (model.classifier.answering_head.name, model.statistics.form) == ("nearest", "own")
+    for to in ("onnx", "torch"):
+        assert reverie.export_model(tmp_path / "model", to, tmp_path / f"served-{to}").difference < 1e-4
 
 
 def test_the_saved_model_is_the_judged_one_and_is_served_by_others(finished, tmp_path):

@@ -26,6 +26,7 @@ from reverie.engine.phase import (
     OptimizerMemory,
     OptimizerSettings,
     Phase,
+    Stage,
     StepSchedule,
     Warmup,
 )
@@ -519,3 +520,36 @@ def test_losses_in_another_form_are_told_in_a_sentence(made, said):
         Engine(torch.device("cpu")).run(
             phase(model, losses=lambda batch: made(sum(p.sum() for p in model.parameters()))), 0
         )
+
+
+# --- stages
+
+
+class Figures(Observer):
+    found = None
+
+    def stage_ends(self, stage, figures):
+        self.found = figures
+
+
+def test_figures_of_a_stage_are_plain_numbers():
+    observer = Figures()
+    figures = {"share": torch.tensor(0.5), "count": torch.tensor(3), "many": [1, 2.5], "name": "a"}
+    Engine(CPU).compute(Stage("fit", lambda rng: figures), 0, observer)
+    assert observer.found == {"share": 0.5, "count": 3, "many": [1, 2.5], "name": "a"}
+    assert type(observer.found["share"]) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (torch.ones(2), TypeError),
+        (Batch, TypeError),
+        (float("nan"), ValueError),
+        (torch.tensor(math.inf), ValueError),
+        ([1, math.nan], ValueError),
+    ],
+)
+def test_a_figure_that_is_none_is_named_with_its_stage(value, error):
+    with pytest.raises(error, match=r"the figure 'share' of the stage 'fit' must be a finite number"):
+        Engine(CPU).compute(Stage("fit", lambda rng: {"share": value}), 0)

@@ -9,12 +9,15 @@ import torch
 from reverie.data.images import MemoryImages
 from reverie.data.preprocessing import Preprocessing
 from reverie.data.stream import Task
+from reverie.engine.phase import Stage
 from reverie.errors import Diverged, UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods import method_names
+from reverie.methods.base import Method
 from reverie.model.folder import load_model, save_model
 from reverie.model.learner import Learner
 from reverie.model.saved import SavedModel
+from reverie.nets.heads import PrototypeAnswer
 from reverie.nets.statistics import remembering_layers
 from reverie.runs.configure import make_stream
 from tests.support.experiments import few_digits, tiny_config
@@ -219,3 +222,39 @@ def test_what_a_loop_handles_is_printed_in_short(learned, stream):
     assert repr(task).startswith("Task(1, closed, ")
     assert repr(learned) == f"TaskLearner({learned.config.method!r}, {learned.classifier.seen} classes known, on cpu)"
     assert repr(learned.predict(stream[:1].test(), top=2)).endswith(" images, the likeliest 2 of each)")
+
+
+# --- methods that do not keep their word
+
+
+class Twice(Method):
+    def phases(self, task):
+        yield Stage("fit", lambda rng: None)
+        yield Stage("fit", lambda rng: None)
+
+
+class Silent(Method):
+    """Says nothing of the head that it gives."""
+
+    def phases(self, task):
+        yield Stage("fit", lambda rng: self.classifier.answer_by(PrototypeAnswer(means=torch.zeros(self.total, 64))))
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Twice, r"'mine' has two phases or stages called 'fit' in one task"),
+        (Silent, r"'mine' gives the classifier an answering head and does not declare it.* `answers = True`"),
+    ],
+)
+def test_what_would_go_wrong_later_is_an_error_at_once(stream, monkeypatch, method, says):
+    monkeypatch.setattr("reverie.methods._registered", {"mine": method})
+    learner = TaskLearner.for_stream(tiny_config("mine"), stream)
+    with pytest.raises(RuntimeError, match=says):
+        learner.learn(stream[0])
+
+
+def test_a_square_that_leaves_nothing_of_the_images_is_refused_before_anything_is_learned(tiny, stream):
+    with pytest.raises(UserError, match=r"augment\.cutout .* 8 pixels leave hardly anything of images of 8×8\. Choose"):
+        TaskLearner.for_stream(tiny("base", "augment.cutout=8"), stream)
+    TaskLearner.for_stream(tiny("base", "augment.cutout=7"), stream)

@@ -52,6 +52,17 @@ def test_what_is_kept_is_counted_and_no_image_is(learned):
     assert "images" in entry.not_kept
 
 
+def test_a_later_step_with_another_seed_goes_on_with_the_layer_of_the_first(tiny, tiny_stream):
+    first, second = list(tiny_stream)[:2]
+    learner = TaskLearner.fresh(tiny("acil", "method.expansion=40"), tiny_stream.preprocessing())
+    learner.learn(first)
+    other = TaskLearner(tiny("acil", "method.expansion=40", seed=1), learner.classifier)
+    other.method.statistics, layer = learner.method.statistics, learner.classifier.answering_head.expansion.clone()
+    other.learn(second)
+    assert torch.equal(other.classifier.answering_head.expansion, layer)
+    assert other.score(tiny_stream[:1].test()) > 0.8
+
+
 def test_the_same_random_layer_serves_all_tasks_and_another_seed_has_another(tiny, tiny_stream):
     def layer(seed):
         learner = TaskLearner.fresh(tiny("acil", "train.epochs=1", seed=seed), tiny_stream.preprocessing())

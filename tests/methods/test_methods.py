@@ -59,6 +59,10 @@ class Demands(Method):
         share: float
 
 
+class KeepsWords(Method):
+    keeps = "class statistics"
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [("NamesItself", "an option cannot be called 'name'"), ("Demands", "the option 'share' has no default")],
@@ -137,6 +141,7 @@ def test_what_is_no_name_of_a_method_is_refused_in_a_line(name):
         ("mine", 5, "'mine' cannot be a method: 5 is no subclass"),
         ("mine", NamesItself, "'mine' cannot be a method: an option cannot be called 'name'"),
         ("mine", Demands, "'mine' cannot be a method: the option 'share' has no default"),
+        ("mine", KeepsWords, r"its `keeps` must be of reverie\.Keeps\.NOTHING, .* by |, not 'class statistics'"),
     ],
 )
 def test_what_cannot_be_a_method_is_not_registered(registry, name, what, message):

@@ -10,13 +10,18 @@ from reverie.errors import UserError
 from reverie.model.acceptance import (
     AGREEMENT,
     CLASS_SHARE,
+    DREAMS,
     FEW,
+    FEW_FOR_CONFIDENCE,
     FEW_OF_CLASS,
+    HELD_OUT,
     NEW_ACCURACY,
+    OFF,
     RULE,
     UNFLIPPED,
     Acceptance,
     Accuracy,
+    Calibration,
     Comparison,
     decide,
 )
@@ -134,7 +139,7 @@ def test_just_enough_is_enough():
     [
         (9, (0, 1), "only 9 held-out new images"),
         (20, (0,), "too few dreams of bee"),
-        (20, None, "neither dreams nor check images"),
+        (20, None, "neither dreams nor check images tell how the old classes fare; give some to `check`"),
     ],
 )
 def test_too_little_to_judge_by_is_no_acceptance(count, dreams, why):
@@ -169,6 +174,8 @@ def test_the_rule_and_the_page_state_every_bound_it_is_applied_with():
         assert f"{share:.0%}" in RULE
         assert f"{100 * share:.0f} %" in verdict
     assert f"fewer than {FEW} held-out" in verdict
+    for text in (RULE, verdict):
+        assert f"confidence is off by {OFF:g} at most on {FEW_FOR_CONFIDENCE} held-out or check images or more" in text
     assert f"fewer than {FEW_OF_CLASS} dreams" in verdict
     assert f"a new class with fewer than {FEW_OF_CLASS} of" in verdict
 
@@ -187,6 +194,27 @@ def test_the_rule_is_applied_to_figures_from_wherever_they_come():
     assert (verdict, reasons) == ("look closer", ["held-out new images named rightly: 60.0 % of 20, wanted 80%"])
     assert decide(new.replace(accuracy=0.9), None, dreams, None, None, ["ant", "cat"], old=1) == ("accept", [])
     assert decide(new.replace(accuracy=0.4), None, dreams, None, None, ["ant", "cat"], old=1)[0] == "reject"
+
+
+@pytest.mark.parametrize(
+    ("error", "images", "reasons"),
+    [
+        (0.26, 50, ["confidence is off by 0.26 on held-out new images"]),
+        (0.26, 49, []),  # too few to tell
+        (0.1, 50, []),
+    ],
+)
+def test_a_confidence_that_is_far_off_is_a_reason_to_look_closer_and_no_more(error, images, reasons):
+    new = as_record(Accuracy, {"images": images, "accuracy": 0.9, "by_class": of_class("cat", images, 0.9)})
+    found = [
+        as_record(Calibration, {"on": HELD_OUT, "before": None, "after": error}),
+        as_record(Calibration, {"on": DREAMS, "before": 0.1, "after": 0.5}),
+    ]
+    dreams = as_record(
+        Comparison, {"images": 400, "agreement": 1.0, "lost_to_new": 0.0, "by_class": of_class("ant", 400, 1.0)}
+    )
+    expected = ("look closer" if reasons else "accept", reasons)
+    assert decide(new, None, dreams, None, None, ["ant", "cat"], 1, found) == expected
 
 
 # --- the report

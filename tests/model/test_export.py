@@ -1,5 +1,6 @@
 """One file that is served without reverie: the same probabilities, any number of images, everything needed inside."""
 
+import copy
 import importlib.util
 import json
 import re
@@ -27,6 +28,7 @@ from reverie.model.saved import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
 from reverie.nets.classifier import Classifier
+from reverie.nets.heads import AnsweringHead
 from reverie.nets.statistics import set_batchnorm_momentum
 from tests.support.models import pixel_learner
 from tests.support.paths import ROOT
@@ -186,9 +188,25 @@ def test_a_network_that_cannot_be_traced_is_refused_with_the_reason(photo_model,
 
     classifier = Classifier(Wayward(), AT_32)
     classifier.grow(["a", "b"])
-    with pytest.raises(UserError, match=r"torch\.export cannot follow this network: "):
+    with pytest.raises(
+        UserError, match=r"torch\.export cannot follow this network: .* if float\(images\.sum\(\)\) > 0"
+    ):
         export_model(SavedModel(classifier, photo_model.config, []), "torch", tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_torch_found_is_passed_on(photo_model, tmp_path):
+    class Distances(AnsweringHead):
+        name, by_class = "distances", ("places",)
+
+        def scores(self, features):
+            return -torch.cdist(features, self.places)
+
+    saved = SavedModel(copy.deepcopy(photo_model.classifier), photo_model.config, [])
+    rows, size = saved.classifier.seen, saved.classifier.backbone.feature_dim
+    saved.classifier.answer_by(Distances(places=torch.randn(rows, size)))
+    with pytest.raises(UserError, match=r"Constraints violated \(images\)! Not all values of images = .* <= 25"):
+        export_model(saved, "torch", tmp_path / "model.pt2")
 
 
 def test_the_model_itself_is_left_as_it_is(photo_model):

@@ -176,7 +176,9 @@ def test_a_method_that_cannot_refine_says_so(world, tmp_path):
     ("method", "says"), [("rehearsal", "keeps a coreset"), ("joint", "keeps everything"), ("dgr", "keeps networks")]
 )
 def test_methods_that_keep_something_are_refused_with_the_reason(method, says):
-    with pytest.raises(UserError, match=f"{says} from one step to the next.* Use one of base, lwf"):
+    with pytest.raises(
+        UserError, match=f"{says} from one step to the next.* Choose another `method`, one of base, lwf"
+    ):
         LearnRequest(method)
 
 
@@ -231,6 +233,18 @@ def test_what_was_decided_is_said(old, world, second_step):
     step = plan_step(old, as_inputs(world / "second"), LearnRequest(settings=(*QUICK_STEP, *brief)))
     assert "cutout, TrivialAugment; classes" in " ".join(step.lines())
     assert "method abd: 1 step of dreaming, then 1 epoch in batches of 16" in " ".join(step.lines())
+
+
+def test_a_square_that_leaves_nothing_of_the_images_is_refused(old, world):
+    with pytest.raises(UserError, match=r"augment\.cutout .* 9 pixels leave hardly anything of images of 8×8"):
+        plan_step(old, as_inputs(world / "second"), LearnRequest(settings=(*QUICK_STEP, "augment.cutout=9")))
+
+
+def test_so_is_what_differs_from_the_usual_training(old, world):
+    unusual = ("train.optimizer=adamw", "train.schedule=cosine", "train.rotations=first", "train.mixup=0.2")
+    for before, folder, turned in ((None, "first", ", turned images as further classes"), (old, "second", "")):
+        step = plan_step(before, as_inputs(world / folder), LearnRequest(settings=(*QUICK_STEP, *unusual)))
+        assert step.lines()[-1].endswith(f"learning rate 0.1, falling along a cosine, adamw{turned}, mixup")
 
 
 @pytest.mark.parametrize(

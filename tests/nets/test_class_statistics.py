@@ -63,6 +63,16 @@ def test_classes_measured_one_after_the_other_are_those_measured_at_once(form):
     assert_same(parts[0].joined(parts[1]).joined(parts[2]), measured(form), rtol=1e-5, atol=1e-5)
 
 
+def test_those_of_another_form_or_size_are_not_joined_and_both_are_named():
+    small = ClassStatistics.measure(*drawn(size=SIZE - 1), CLASSES, "means")
+    with pytest.raises(ValueError, match=rf"means alone, of {SIZE - 1} features.*\(means alone, of {SIZE} features"):
+        measured("means").joined(small)
+    with pytest.raises(
+        ValueError, match=r"one covariance of all classes, .*\(a mean and a covariance for each class, of"
+    ):
+        measured("own").joined(measured("shared"))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_moved_is_what_would_be_measured_of_moved_features(form):
     features, labels = drawn()

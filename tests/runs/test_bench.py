@@ -51,6 +51,12 @@ def test_all_methods_are_timed_by_one_word():
     assert [*dict.fromkeys(m.method for m in made)] == method_names()
 
 
+def test_where_nothing_is_trained_that_is_said(caplog):
+    made = measure(["acil"], tasks=[1, 2], steps=2).measurements
+    assert [(m.method, m.task) for m in made] == [("acil", 1)]
+    assert caplog.messages == ["acil trains nothing in task 2, so there is no step to time."]
+
+
 def test_a_method_with_a_coreset_is_timed_with_one():
     made = measure(["rehearsal", "bic"], tasks=[3], steps=2).measurements
     assert [(m.method, m.phase) for m in made] == [("rehearsal", "learn"), ("bic", "learn"), ("bic", "correct")]

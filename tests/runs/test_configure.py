@@ -150,6 +150,7 @@ def test_a_schedule_without_a_milestone_is_warned_of_once_unless_it_was_asked_fo
     configure("cifar100-10", settings={"train.epochs": 101})
     configure("cifar100-10", settings={"train.epochs": 100, "train.milestones": [150]})
     configure("cifar100-10", settings={"train.epochs": 100, "train.milestones": []})
+    configure("cifar100-10", settings={"train.epochs": 100, "train.schedule": "cosine"})
     for preset in preset_names():
         configure(preset)
     assert caplog.messages == []
