@@ -25,19 +25,20 @@ NEW_ACCURACY = (0.80, 0.50)  # of held-out images of new classes that are named 
 AGREEMENT = (0.90, 0.70)  # of dreams that are named as the previous model names them
 UNFLIPPED = (0.95, 0.80)  # of labelled check images that are not right before and wrong after
 CLASS_SHARE = 0.50  # of each class alone; below, a person should look closer
+GONE = 0.20  # of a class that the previous model knew, as before: below, it is as good as gone
 OFF = 0.1  # the largest calibration error on real images; above, a person should look closer
 NAMED = 5  # classes that a reason names
 FEW, FEW_OF_CLASS = 10, 5  # fewer images than this, in all and of a class, say too little
 FEW_FOR_CONFIDENCE = 50  # of fewer, each bin has a handful, and chance alone makes the error large
 RULE = (
     f"Accept when at least {NEW_ACCURACY[0]:.0%} of the held-out images of new classes are named rightly (and of known "
-    "classes that further images were learned of), at least "
-    f"{AGREEMENT[0]:.0%} of dreams (and of unlabelled check images) are named as before, at most "
+    f"classes that further images were learned of), at least {AGREEMENT[0]:.0%} of dreams (each class counting alike, "
+    "and of unlabelled check images) are named as before, at most "
     f"{1 - UNFLIPPED[0]:.0%} of labelled check images are right before and wrong after, no class of "
     f"{FEW_OF_CLASS} images or more is below {CLASS_SHARE:.0%}, and confidence is off by {OFF:g} at most on "
     f"{FEW_FOR_CONFIDENCE} held-out or check images or more. Reject when one of the first three is worse than "
-    f"{NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or {1 - UNFLIPPED[1]:.0%}. Look closer in between, and where there is "
-    "too little to judge by."
+    f"{NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or {1 - UNFLIPPED[1]:.0%}, or an old class is as good as gone, below "
+    f"{GONE:.0%}. Look closer in between, and where there is too little to judge by."
 )
 
 HELD_OUT, DREAMS, CHECK = "held-out new images", "dreams", "check images of old classes"
@@ -59,7 +60,10 @@ class Accuracy(Record):
 
 
 class Comparison(Record):
-    """With the previous model, on images of classes that it knew. All figures but the counts are shares of `images`."""
+    """With the previous model, on images of classes that it knew. All figures but the counts are shares of `images`.
+
+    On dreams they are means over classes, of which there are enough dreams to judge by.
+    """
 
     images: Count
     agreement: Share  # named alike by both
@@ -206,8 +210,12 @@ def decide(
         reasons.append("one class alone: there is nothing yet to tell it from")
     by_class = ((new, "held-out images"), (refined, "held-out further images"), (dreams, "dreams"))
     for judged_on, what in (*by_class, (check_accuracy or check, "check images")):
-        shares = judged_on.by_class if judged_on else []
-        weak = [share.name for share in shares if share.share < CLASS_SHARE and share.images >= FEW_OF_CLASS]
+        shares = [share for share in judged_on.by_class if share.images >= FEW_OF_CLASS] if judged_on else []
+        gone = [share.name for share in shares if share.share < GONE and share.name in names[:old]]
+        weak = [share.name for share in shares if share.share < CLASS_SHARE and share.name not in gone]
+        if gone:
+            reasons.append(f"as good as gone on {what}: {listing(gone, NAMED, str)}")
+            rejected = True
         if weak:
             reasons.append(f"below {CLASS_SHARE:.0%} on {what}: {listing(weak, NAMED, str)}")
     if unseen := _unjudged(names[old:], new, check_accuracy):

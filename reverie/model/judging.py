@@ -17,6 +17,7 @@ from reverie.metrics import CALIBRATION_BINS, calibration_error
 from reverie.model.acceptance import (
     CHECK,
     DREAMS,
+    FEW_OF_CLASS,
     FURTHER,
     HELD_OUT,
     RULE,
@@ -126,10 +127,13 @@ def _on_held_out(
 def _on_dreams(
     before: TaskLearner, after: TaskLearner, dreams: Iterable[Tensor], old: int
 ) -> tuple[Comparison, Calibration]:
-    """What the previous model sees in them counts as right."""
+    """What the previous model sees in them counts as right. A class counts as much as any other, however often it was
+    dreamed of: hundreds of dreams of one would hide that another is gone.
+    """
     seen, seen_confidence = _top(logits_of_dreams(before, dreams))
     guess, confidence = _top(logits_of_dreams(after, dreams))
-    compared = _compare(seen, guess, seen, after.classifier.class_names, old, right=seen)
+    names = after.classifier.class_names
+    compared = _compare(seen, guess, seen, names, old, right=seen, alike=_judged_classes(seen))
     calibration = Calibration(
         on=DREAMS,
         before=_error(seen_confidence, torch.ones_like(seen, dtype=torch.bool)),
@@ -184,25 +188,44 @@ def _accuracy(right: Tensor, labels: Tensor, names: Sequence[str]) -> Accuracy:
     return Accuracy(images=len(labels), accuracy=_mean(right), by_class=_by_class(right, labels, names))
 
 
+def _judged_classes(labels: Tensor) -> list[Tensor]:
+    """The rows of each class of which there are enough to judge by; where no class has enough, all rows at once."""
+    rows = [labels == label for label in labels.unique()]
+    return [its for its in rows if int(its.sum()) >= FEW_OF_CLASS] or [torch.ones_like(labels, dtype=torch.bool)]
+
+
 def _compare(
-    seen: Tensor, guess: Tensor, classes: Tensor, names: Sequence[str], old: int, right: Tensor | None = None
+    seen: Tensor,
+    guess: Tensor,
+    classes: Tensor,
+    names: Sequence[str],
+    old: int,
+    right: Tensor | None = None,
+    alike: Sequence[Tensor] = (),
 ) -> Comparison:
-    """`seen` before, `guess` after; by which `classes` agreement is broken down; `right` where it is known."""
+    """`seen` before, `guess` after; by which `classes` agreement is broken down; `right` where it is known.
+
+    `alike`: rows that count as much as any others.
+    """
+
+    def mean(shares: Tensor) -> float:
+        return statistics.mean(_mean(shares[rows]) for rows in alike) if alike else _mean(shares)
+
     same = seen == guess
     compared = Comparison(
         images=len(seen),
-        agreement=_mean(same),
-        lost_to_new=_mean(guess >= old),
+        agreement=mean(same),
+        lost_to_new=mean(guess >= old),
         by_class=_by_class(same, classes, names),
     )
     if right is None:
         return compared
     was, still = seen == right, guess == right
     return compared.replace(
-        negative_flips=_mean(was & ~still),
-        positive_flips=_mean(~was & still),
-        accuracy_before=_mean(was),
-        accuracy_after=_mean(still),
+        negative_flips=mean(was & ~still),
+        positive_flips=mean(~was & still),
+        accuracy_before=mean(was),
+        accuracy_after=mean(still),
     )
 
 

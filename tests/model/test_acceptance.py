@@ -91,7 +91,18 @@ def test_an_old_class_that_is_lost_is_named_whatever_shows_it():
         (None, pixels, "check images"),
     ):
         report = judge_model(pixel_learner(2), pixel_learner(3), images_of(2, 20), dreams, images_to_check)
-        assert (report.verdict, report.reasons) == ("look closer", [f"below 50% on {said}: ant"])
+        assert (report.verdict, report.reasons[-1]) == ("reject", f"as good as gone on {said}: ant")
+
+
+def test_a_class_counts_as_much_as_any_other_however_often_it_was_dreamed_of():
+    lost = showing(0, 20).float() / 255
+    lost.view(20, -1)[:12, 2] = 2.0  # seen as 0 before, as 2 after
+    report = judge_model(pixel_learner(2), pixel_learner(3), images_of(2, 20), [*dreams_of(1, each=980), lost])
+    assert report.dreams.agreement == pytest.approx((1 + 8 / 20) / 2)
+    assert report.dreams.lost_to_new == report.dreams.negative_flips == pytest.approx(0.3)
+    assert report.verdict == "look closer" and "dreams named as before: 70.0 %" in report.reasons[0]
+    rare = judge_model(pixel_learner(2), pixel_learner(3), images_of(2, 20), [*dreams_of(1, each=96), lost[:4]])
+    assert (rare.dreams.agreement, rare.reasons) == (1, ["too few dreams of ant"])  # of which nobody knows
 
 
 def test_labelled_check_images_are_judged_by_what_is_right_not_by_what_was_said_before():
