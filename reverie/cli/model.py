@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -204,6 +204,7 @@ def predict(
     A file that cannot be read is named and passed over; the exit code then is 1.
     """
     from reverie.model.functions import predict as predict_images
+    from reverie.model.inference import unreadable_lines
 
     log_to(errors)
     if as_json and as_csv:
@@ -216,7 +217,7 @@ def predict(
         _print_csv(found)
     else:
         _print_predictions(found)
-    _name_unreadable({one.source: one.problem for one in found if one.problem})
+    _name_left_aside(unreadable_lines(found), failed=any(one.problem for one in found))
 
 
 @verb(MODELS, example="reverie evaluate flowers photos/check")
@@ -239,10 +240,7 @@ def evaluate(
         print_json(made.as_dict())
     else:
         _print_evaluation(made)
-    for line in made.left_aside():
-        errors.print(line, soft_wrap=True)
-    if made.unreadable:
-        raise typer.Exit(1)
+    _name_left_aside(made.left_aside(), failed=bool(made.unreadable))
 
 
 @verb(MODELS, example="reverie dream flowers --out dreams.png")
@@ -368,8 +366,8 @@ def _print_evaluation(made: Evaluation) -> None:
         print_line(f"… and {len(mistakes) - MISTAKES} more pairs; --json has all")
 
 
-def _name_unreadable(problems: Mapping[str, str]) -> None:
-    for file, problem in problems.items():
-        errors.print(f"{file} {problem}; passed over.", soft_wrap=True)
-    if problems:
+def _name_left_aside(lines: Sequence[str], failed: bool) -> None:
+    for line in lines:
+        errors.print(line, soft_wrap=True)
+    if failed:
         raise typer.Exit(1)

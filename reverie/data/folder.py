@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from reverie.data.decode import NotAnImage, by_threads, decode
+from reverie.data.decode import NotAnImage, by_threads, decode, problem_lines
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
 from reverie.errors import UserError, explaining
 from reverie.text import listing, plural
@@ -22,7 +22,6 @@ from reverie.text import listing, plural
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
 MEMORY_LIMIT = 4 << 30  # bytes of pixels; above, `storage: auto` leaves the images on disk
-NAMED_WARNINGS = 10
 PARTS = ("train", "test", "val")
 
 log = logging.getLogger("reverie")
@@ -253,7 +252,7 @@ def _decode_all(
     digests: dict[Path, bytes] = {}
     pixels: dict[Path, np.ndarray] = {}
     converted: Counter[str] = Counter()
-    skipped: list[str] = []
+    skipped: dict[str, str] = {}
 
     def attempt(file: Path) -> tuple[np.ndarray, set[str]] | NotAnImage:
         try:
@@ -265,7 +264,7 @@ def _decode_all(
     for done, (file, outcome) in enumerate(outcomes, start=1):
         if isinstance(outcome, NotAnImage):
             name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
-            skipped.append(f"{name} {outcome}")
+            skipped[name] = str(outcome)
         else:
             digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
             if keep:
@@ -273,10 +272,8 @@ def _decode_all(
             converted.update(outcome[1])
         if progress:
             progress(done, len(files))
-    for what in skipped[:NAMED_WARNINGS]:
-        log.warning("%s; skipped.", what)
-    if len(skipped) > NAMED_WARNINGS:
-        log.warning("… and %d more files that cannot be read.", len(skipped) - NAMED_WARNINGS)
+    for line in problem_lines(skipped, "skipped"):
+        log.warning("%s", line)
     if converted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(converted.items()))
         log.info("Converted to RGB, %d×%d pixels: %s (of %d images).", size, size, kinds, len(digests))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reverie.config.schema import DataConfig
 from reverie.data.class_names import checked_names, names_by_label
-from reverie.data.decode import pixels_of, why_not
+from reverie.data.decode import LARGE, loaded, pixels_of, why_not
 from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError, explaining
@@ -68,7 +68,7 @@ class FolderInputs:
                     sides.append(min(image.size))
                     colourful = colourful or _has_colours(image)
             except Exception as error:  # Pillow raises almost anything; whoever reads the file will say so
-                problem = f"{file} {why_not(error)}"
+                problem = f"{file} {why_not(file, error)}"
         if not sides:
             raise UserError(f"No file in {self.root} can be read as an image; the last, {problem}.")
         return int(median(sides)), colourful
@@ -236,5 +236,7 @@ def in_channels(images: Images, channels: int) -> Images:
 
 def _has_colours(image: Image.Image) -> bool:
     image.draft("RGB", (64, 64))  # which spares a JPEG most of its decoding
+    if image.width * image.height > LARGE:
+        image, _ = loaded(image, size=64)
     pixels = pixels_of(image.resize((8, 8))).astype(int)
     return bool((pixels.max(axis=0) - pixels.min(axis=0)).max() > 8)

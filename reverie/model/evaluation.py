@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.data.decode import problem_lines
 from reverie.data.folder import Progress, class_folders, files_below
 from reverie.data.images import Images
 from reverie.errors import UserError, explaining
@@ -98,8 +99,8 @@ class Evaluation:
         return found
 
     def left_aside(self) -> list[str]:
-        """What was not looked at, and why: a line for all folders of no class, and one for each unreadable file."""
-        lines = [f"{file} {problem}; passed over." for file, problem in self.unreadable.items()]
+        """What was not looked at, and why: a line for all folders of no class, one for each kind of unreadable file."""
+        lines = problem_lines(self.unreadable, "passed over")
         if not self.unknown:
             return lines
         files = plural(sum(self.unknown.values()), "file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.data.decode import NotAnImage, by_threads, decode
+from reverie.data.decode import NotAnImage, by_threads, decode, problem_lines
 from reverie.data.folder import Progress, files_below
 from reverie.data.images import Images, images_at_once
 from reverie.data.preprocessing import Preprocessing
@@ -70,6 +70,11 @@ def predict_images(
     for row, problem in reader.problems.items():
         found[row] = Prediction(sources[row], problem=problem)
     return [found[row] for row in range(len(sources))]
+
+
+def unreadable_lines(found: Iterable[Prediction]) -> list[str]:
+    """Which files have no answer, and why: a line for each kind of problem."""
+    return problem_lines({one.source: one.problem for one in found if one.problem}, "passed over")
 
 
 def class_probabilities(learner: TaskLearner, images: Images | Tensor | Paths) -> Tensor:

@@ -1,5 +1,6 @@
 """Images of every kind become pixels of one kind: by threads, in order, without waiting for what nobody wants."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.data.decode import AHEAD, NotAnImage, _threads, by_threads, decode, pixels_of
+from reverie.data import decode as decode_module
+from reverie.data.decode import AHEAD, NotAnImage, Room, _threads, by_threads, decode, pixels_of, problem_lines
 from tests.support.processes import as_nobody
 
 
@@ -141,6 +143,140 @@ def test_a_file_that_may_not_be_read_is_said_to_be_that(tmp_path):
     (tmp_path / "secret.png").chmod(0)
     with as_nobody(), pytest.raises(NotAnImage, match=r"^cannot be read: Permission denied$"):
         decode(tmp_path / "secret.png", 8)
+
+
+def broken_files(folder):
+    """One of each kind, and what is said of it."""
+    Image.effect_noise((64, 64), 50).save(folder / "whole.jpg")
+    Image.effect_noise((64, 64), 50).save(folder / "whole.png")
+    jpeg, png = ((folder / f"whole.{kind}").read_bytes() for kind in ("jpg", "png"))
+    contents = {
+        "empty.jpg": (b"", "is empty"),
+        "cut.jpg": (jpeg[: len(jpeg) // 2], "is cut off: its end is missing"),
+        "cut.png": (png[: len(png) // 2], "is cut off: its end is missing"),
+        "spoilt.png": (png[:60] + bytes(600) + png[660:], "is damaged"),
+        "header.png": (png[:20], "is damaged"),
+        "notes.jpg": (b"bought on Friday", "is not an image that can be read"),
+        "drawing.svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is SVG, a format that is not supported; save"),
+        "paper.pdf": (b"%PDF-1.7", "is PDF, a format that is not supported; save"),
+        "clip.mov": (b"\0\0\0\x14ftypqt  \0\0\0\0qt  ", "is a video, not an image"),
+    }
+    for name, (content, _) in contents.items():
+        (folder / name).write_bytes(content)
+    return {folder / name: said for name, (_, said) in contents.items()}
+
+
+def test_broken_files_are_told_apart(tmp_path):
+    for file, said in broken_files(tmp_path).items():
+        with pytest.raises(NotAnImage) as why:
+            decode(file, 8)
+        assert str(why.value).startswith(said), file
+
+
+def test_too_little_memory_is_not_said_to_be_a_damaged_file(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.setattr(decode_module, "loaded", fail)
+    with pytest.raises(NotAnImage, match="does not fit into the memory; scale it down"):
+        decode(tmp_path / "a.png", 8)
+
+
+def test_problems_are_counted_by_kind_and_the_first_files_are_named():
+    problems = {f"{number}.jpg": "is empty" for number in range(12)} | {"a.txt": "is damaged"}
+    many, one = problem_lines(problems, "skipped")
+    assert many.startswith("12 files skipped, each of which is empty: 0.jpg, 1.jpg, ")
+    assert many.endswith(", 9.jpg and 2 more.")
+    assert one == "a.txt is damaged; skipped."
+
+
+# --- large pictures
+
+PEAK = """
+import sys
+from pathlib import Path
+from reverie.data.decode import by_threads, decode
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+before = peak()
+for _ in by_threads(lambda file: decode(file, 64), sorted(Path(sys.argv[1]).iterdir())):
+    pass
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_large_pictures_need_little_memory_however_many_there_are(tmp_path):
+    """Six of 64 million pixels, 256 MB each: two at a time, and no second copy of any."""
+    large = Image.new("RGB", (8000, 8000), (10, 200, 30))
+    large.save(tmp_path / "0.png", compress_level=1)
+    large.save(tmp_path / "1.jpg")
+    large.convert("RGBA").save(tmp_path / "2.png", compress_level=1)
+    for number, like in enumerate(("0.png", "1.jpg", "2.png"), start=3):
+        shutil.copy(tmp_path / like, tmp_path / f"{number}.{like[-3:]}")
+    words = [sys.executable, "-c", PEAK, str(tmp_path)]
+    peak = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert 200 < peak < 1100  # megabytes; all at once, they took 3,900
+
+
+def test_a_picture_larger_than_the_room_waits_for_all_of_it_and_is_let_in():
+    room, free = Room(10), []
+
+    def enter():
+        with room.taken(99):
+            free.append(room.free)
+
+    with room.taken(4), room.taken(6):
+        waiting = threading.Thread(target=enter)
+        waiting.start()
+        waiting.join(0.05)
+        assert free == []
+    waiting.join(10)
+    assert (free, room.free) == ([0], 10)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "LA", "CMYK", "I;16", "F", "1"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_picture_shows_what_a_small_one_of_it_does(tmp_path, monkeypatch, mode, orientation):
+    """Halved twice, while it is decoded or right after, in strips of many rows."""
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
+    large = small.resize((401, 303), Image.Resampling.NEAREST)
+    large = Image.fromarray(np.asarray(large.convert("L")) * np.uint16(257)) if mode == "I;16" else large.convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for kind in {"CMYK": ("jpg", "tiff"), "F": ("tiff",)}.get(
+        mode, ("png", "jpg") if mode in ("RGB", "L") else ("png",)
+    ):
+        file = tmp_path / f"x.{kind}"
+        large.save(file, exif=exif)
+        expected = decode(file, 24)[0].astype(int)
+        with monkeypatch.context() as patched:
+            patched.setattr(decode_module, "LARGE", 10_000)
+            patched.setattr(decode_module, "STRIP", 4_000)
+            found = decode(file, 24)[0].astype(int)
+        assert abs(found - expected).mean() < 6
+        assert (found != expected).any()  # it was halved
+
+
+def test_an_ordinary_picture_is_the_same_to_the_bit_in_strips(tmp_path, monkeypatch):
+    values = np.random.default_rng(0).integers(0, 256, (97, 61, 4), np.uint8)
+    Image.fromarray(values).save(tmp_path / "a.png")
+    Image.fromarray((values[..., 0] * 3.0).astype(np.float32)).save(tmp_path / "f.tiff")
+    for file in tmp_path.iterdir():
+        whole = decode(file, 32)[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(decode_module, "STRIP", 500)
+            assert (decode(file, 32)[0] == whole).all()
+
+
+def test_a_thin_picture_is_not_made_smaller_than_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode_module, "LARGE", 1000)
+    Image.effect_noise((900, 20), 50).save(tmp_path / "a.png")
+    image, _ = decode_module.loaded(Image.open(tmp_path / "a.png"), 16)
+    assert image.size == (900, 20)
 
 
 READER = """

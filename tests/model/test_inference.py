@@ -20,7 +20,7 @@ from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.model import inference
 from reverie.model.folder import save_model
-from reverie.model.inference import Prediction, predict_images
+from reverie.model.inference import Prediction, predict_images, unreadable_lines
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier
 
@@ -123,8 +123,14 @@ def test_a_file_that_is_no_image_has_no_answer_and_the_others_have_theirs(learne
     (photos / "apple" / "notes.txt").write_text("no image")
     answers = predict_images(learner, photos / "apple")
     assert {one.source: one.problem for one in answers if not one.names} == {
-        str(photos / "apple" / name): "is not an image that can be read" for name in ("0.jpg", "notes.txt")
+        str(photos / "apple" / "0.jpg"): "is cut off: its end is missing",
+        str(photos / "apple" / "notes.txt"): "is not an image that can be read",
     }
+    (photos / "apple" / "list.txt").write_text("no image")
+    first, second = unreadable_lines(predict_images(learner, photos / "apple"))
+    assert first == f"{photos / 'apple' / '0.jpg'} is cut off: its end is missing; passed over."
+    assert second.startswith("2 files passed over, each of which is not an image that can be read: ")
+    assert second.endswith("list.txt, " + str(photos / "apple" / "notes.txt") + ".")
     assert sum(one.names == ("apple",) for one in answers) == 11
 
 
