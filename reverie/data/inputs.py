@@ -20,7 +20,7 @@ from torch import Tensor
 from reverie.config.schema import DataConfig
 from reverie.data.class_names import checked_names, names_by_label
 from reverie.data.decode import LARGE, loaded, pixels_of, why_not
-from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
+from reverie.data.folder import Progress, decode_files, find_files, hold_out_pictures, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError, explaining
 from reverie.system.files import resolved_path
@@ -114,7 +114,8 @@ class ArrayInputs:
                     f"Class {name!r} has {plural(len(of_class), 'image')}: one to train on and one to test on."
                 )
             key = {i: hashlib.blake2b(self.images[i].numpy().tobytes()).digest() for i in of_class}
-            for part, chosen in zip(parts, hold_out(of_class, key.__getitem__, self._holdout), strict=True):
+            split = hold_out_pictures(of_class, key.__getitem__, key.__getitem__, self._holdout)
+            for part, chosen in zip(parts, split, strict=True):
                 part.extend(chosen)
         train, test = (self._resized(part, names, size) for part in parts)
         return Dataset("memory", train, test, names, None)

@@ -219,7 +219,7 @@ def test_large_pictures_need_little_memory_however_many_there_are(tmp_path):
         shutil.copy(tmp_path / like, tmp_path / f"{number}.{like[-3:]}")
     words = [sys.executable, "-c", PEAK, str(tmp_path)]
     peak = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    assert 200 < peak < 1100  # megabytes; all at once, they took 3,900
+    assert 200 < peak < 1300  # megabytes; all at once, and copied, they took 3,000
 
 
 def test_a_picture_larger_than_the_room_waits_for_all_of_it_and_is_let_in():

@@ -161,3 +161,10 @@ def test_colours_become_the_grey_that_pillow_makes_of_them():
     grey = in_channels(MemoryImages(pixels, torch.zeros(12, dtype=torch.long)), 1)
     expected = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in RGB])
     assert torch.equal(grey.pixels[:, 0], torch.from_numpy(expected))
+
+
+def test_copies_in_memory_are_never_parted():
+    images = np.concatenate([RGB[:3]] * 4)
+    data = read(as_inputs((images, ["a"] * 12)))
+    learned, held = ({pixels.numpy().tobytes() for pixels in part.pixels} for part in (data.train, data.test))
+    assert (len(learned), len(held), learned & held) == (2, 1, set())
