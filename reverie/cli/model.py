@@ -55,7 +55,9 @@ class _InFlags(Observers):
 
 @verb(MODELS, example="reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min")
 def learn(
-    folder: Annotated[Path, typer.Argument(help="Images, one sub-folder a class.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="Images, one sub-folder a class; or a CSV file: path,label.", show_default=False)
+    ],
     to: Annotated[Path, typer.Option("--to", help="The model folder to write.", show_default=False)],
     old: Annotated[
         Path | None, typer.Option("--from", help="The model folder to extend; it is left as it is.", show_default=False)
@@ -185,7 +187,8 @@ def adopt(
 def predict(
     model: ModelFolder,
     images: Annotated[
-        list[Path], typer.Argument(help="Image files of any kind, and folders, of which all files are read.")
+        list[Path],
+        typer.Argument(help="Image files, folders, CSV files with a column path; - reads paths from the input."),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many classes to name for each image.")] = 1,
     reject: Annotated[
@@ -210,6 +213,11 @@ def predict(
     if as_json and as_csv:
         raise UserError("--json and --csv exclude each other.")
     rule = reject if threshold is None else threshold
+    if Path("-") in images:
+        named = [Path(line) for line in sys.stdin.read().splitlines() if line.strip()]
+        images = [*(path for path in images if path != Path("-")), *named]
+        if not images:
+            raise UserError("No paths came in; - reads one a line from the input.")
     found = predict_images(model, images, top=top, reject=rule, device=device, progress=errors)
     if as_json:
         print_json([one.as_dict() for one in found])
@@ -223,7 +231,7 @@ def predict(
 @verb(MODELS, example="reverie evaluate flowers photos/check")
 def evaluate(
     model: ModelFolder,
-    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images a class.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="One folder of images a class, or a CSV file.", show_default=False)],
     as_json: AsJson = False,
     device: DeviceName = "auto",
 ) -> None:

@@ -144,9 +144,13 @@ def loaded(opened: Image.Image, size: int) -> tuple[Image.Image, set[str]]:
     if smaller > 1:  # only then, since pixels come out otherwise: a JPEG is never decoded at its full size
         opened.draft(opened.mode, (opened.width // smaller, opened.height // smaller))
     done = round(whole[0] / opened.width)
+    return _upright(opened, smaller // done)
+
+
+def _upright(opened: Image.Image, smaller: int = 1) -> tuple[Image.Image, set[str]]:
     opened.load()
     turn = TURNS.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
-    image, converted = _to_rgb(opened, smaller // done)
+    image, converted = _to_rgb(opened, smaller)
     return image if turn is None else image.transpose(turn), converted
 
 
@@ -270,7 +274,7 @@ def _deep_values(image: Image.Image) -> np.ndarray:
 
 def _full_scale(image: Image.Image) -> float:
     """The value that becomes white."""
-    if image.mode.startswith("I;16"):  # whose values go up to 65535, however dark the image is
+    if image.mode.startswith("I;16") or image.format in ("PNG", "PPM"):  # up to 65535, however dark the image is
         return 65535.0
     top = max(_deep_values(strip).max(initial=0.0) for _, strip in _strips(image))
     return 1.0 if image.mode == "F" and top <= 1 else 255.0 if top <= 255 else 65535.0
@@ -278,4 +282,4 @@ def _full_scale(image: Image.Image) -> float:
 
 def pixels_of(image: Image.Image) -> np.ndarray:
     """An opened image as uint8 [3, height, width], upright as a file is, and of its own size."""
-    return np.asarray(_to_rgb(ImageOps.exif_transpose(image))[0]).transpose(2, 0, 1).copy()
+    return np.asarray(_upright(image)[0]).transpose(2, 0, 1).copy()

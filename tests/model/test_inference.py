@@ -237,3 +237,25 @@ def test_warnings_do_not_mix_with_the_predictions(reverie, photo_folder, photos,
     _, out, err = reverie("predict", str(photo_folder), str(photos / "apple"), "--json")
     assert json.loads(out)
     assert "beware" in err
+
+
+# --- lists of files
+
+
+def test_predict_reads_lists(reverie, photo_folder, photos, monkeypatch):
+    table = photos.parent / "some.csv"
+    table.write_text("path\nphotos/apple/1.png\nphotos/cherry/3.png\n")
+    code, out, _ = reverie("predict", str(photo_folder), str(table), "--json")
+    assert (code, [Path(one["image"]).parent.name for one in json.loads(out)]) == (0, ["apple", "cherry"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'banana' / '1.png'}\n\n{photos / 'apple' / '1.png'}\n"))
+    code, out, _ = reverie("predict", str(photo_folder), "-", "--json")
+    assert (code, [Path(one["image"]).parent.name for one in json.loads(out)]) == (0, ["banana", "apple"])
+
+
+def test_predict_says_what_is_missing_from_a_list(reverie, photo_folder, photos, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'banana' / '1.png'}\nno.png\nneither.png\n"))
+    code, _, err = reverie("predict", str(photo_folder), "-")
+    assert (code, "2 of 3 files are missing: no.png, neither.png." in err) == (2, True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, _, err = reverie("predict", str(photo_folder), "-")
+    assert (code, "No paths came in" in err) == (2, True)
