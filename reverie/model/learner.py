@@ -136,7 +136,7 @@ class Learner:
         progress: bool | Console = False,
         observer: Observer | None = None,
     ) -> Acceptance:
-        """Learn the classes of a folder, a CSV file, `(images, labels)`, or a torch Dataset, beside those already known.
+        """Learn the classes of a folder, a CSV file, `(images, labels)` or a torch Dataset, beside those known already.
 
         Images are uint8, or floating-point numbers from 0 to 1, with the channels first or last; labels are names, or
         numbers into `names`. Some images of each class are held out; the report judges the model by them. If anything

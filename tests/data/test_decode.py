@@ -232,7 +232,7 @@ def broken_files(folder):
         "cut.jpg": (jpeg[: len(jpeg) // 2], "is cut off: its end is missing"),
         "cut.png": (png[: len(png) // 2], "is cut off: its end is missing"),
         "spoilt.png": (png[:60] + bytes(600) + png[660:], "is damaged"),
-        "header.png": (png[:30], "is "),
+        "header.png": (png[:20], "is cut off: its end is missing"),
         "notes.jpg": (b"bought on Friday", "is not an image that can be read"),
         "drawing.svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is SVG, a format that is not supported; save"),
         "paper.pdf": (b"%PDF-1.7", "is PDF, a format that is not supported; save"),

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -356,3 +357,16 @@ def test_a_place_where_nothing_can_be_written_is_told_by_the_name_that_the_perso
     with pytest.raises(UserError, match=r"/file/new cannot be written: Not a directory\. Make room, or choose a `to`"):
         extended(world, "second", tmp_path / "file" / "new")
     assert (tmp_path / "file").read_text() == "of somebody"
+
+
+def test_a_list_of_files_is_learned_as_the_folder_is(world, tmp_path):
+    files = sorted((world / "first").rglob("*.png"))
+    table = tmp_path / "first.csv"
+    table.write_text("\n".join(["path,label", *(f"{file},{file.parent.name}" for file in files)]))
+    made = []
+    for what, name in ((table, "of-list"), (world / "first", "of-folder")):
+        learn_folder(what, tmp_path / name, settings={"train.epochs": 1}, device="cpu")
+        made.append(load_model(tmp_path / name))
+    assert [model.ledger[0].source for model in made] == ["first.csv", "first"]
+    assert made[0].ledger[0].fingerprint == made[1].ledger[0].fingerprint
+    assert torch.equal(made[0].classifier.head.weight, made[1].classifier.head.weight)
