@@ -64,7 +64,7 @@ def test_every_package_and_module_says_what_it_is_for():
 
 def test_the_oldest_versions_that_are_tried_are_the_oldest_that_are_allowed():
     project = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text())["project"]
-    extras = [project["optional-dependencies"][name] for name in ("timm", "tensorboard", "export")]
+    extras = [project["optional-dependencies"][name] for name in ("timm", "tensorboard", "export", "heic")]
     needed = [line.split(">=") for lines in (project["dependencies"], *extras) for line in lines]
     pins = re.findall(r"^(\S+)==(\S+)$", (HOUSE.parent / "constraints-oldest.txt").read_text(), re.MULTILINE)
     tried = {name: tuple(map(int, number.split("."))) for name, number in pins}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +55,9 @@ class _InFlags(Observers):
 
 @verb(MODELS, example="reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min")
 def learn(
-    folder: Annotated[Path, typer.Argument(help="Images, one sub-folder a class.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="Images, one sub-folder a class; or a CSV file: path,label.", show_default=False)
+    ],
     to: Annotated[Path, typer.Option("--to", help="The model folder to write.", show_default=False)],
     old: Annotated[
         Path | None, typer.Option("--from", help="The model folder to extend; it is left as it is.", show_default=False)
@@ -194,7 +196,8 @@ def adopt(
 def predict(
     model: ModelFolder,
     images: Annotated[
-        list[Path], typer.Argument(help="Image files of any kind, and folders, of which all files are read.")
+        list[Path],
+        typer.Argument(help="Image files, folders, CSV files with a column path; - reads paths from the input."),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many classes to name for each image.")] = 1,
     reject: Annotated[
@@ -213,11 +216,17 @@ def predict(
     A file that cannot be read is named and passed over; the exit code then is 1.
     """
     from reverie.model.functions import predict as predict_images
+    from reverie.model.inference import unreadable_lines
 
     log_to(errors)
     if as_json and as_csv:
         raise UserError("--json and --csv exclude each other.")
     rule = reject if threshold is None else threshold
+    if Path("-") in images:
+        named = [Path(line) for line in sys.stdin.read().splitlines() if line.strip()]
+        images = [*(path for path in images if path != Path("-")), *named]
+        if not images:
+            raise UserError("No paths came in; - reads one a line from the input.")
     found = predict_images(model, images, top=top, reject=rule, device=device, progress=errors)
     if as_json:
         print_json([one.as_dict() for one in found])
@@ -225,13 +234,13 @@ def predict(
         _print_csv(found)
     else:
         _print_predictions(found)
-    _name_unreadable({one.source: one.problem for one in found if one.problem})
+    _name_left_aside(unreadable_lines(found), failed=any(one.problem for one in found))
 
 
 @verb(MODELS, example="reverie evaluate flowers photos/check")
 def evaluate(
     model: ModelFolder,
-    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images a class.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="One folder of images a class, or a CSV file.", show_default=False)],
     as_json: AsJson = False,
     device: DeviceName = "auto",
 ) -> None:
@@ -248,10 +257,7 @@ def evaluate(
         print_json(made.as_dict())
     else:
         _print_evaluation(made)
-    for line in made.left_aside():
-        errors.print(line, soft_wrap=True)
-    if made.unreadable:
-        raise typer.Exit(1)
+    _name_left_aside(made.left_aside(), failed=bool(made.unreadable))
 
 
 @verb(MODELS, example="reverie dream flowers --out dreams.png")
@@ -378,8 +384,8 @@ def _print_evaluation(made: Evaluation) -> None:
         print_line(f"… and {len(mistakes) - MISTAKES} more pairs; --json has all")
 
 
-def _name_unreadable(problems: Mapping[str, str]) -> None:
-    for file, problem in problems.items():
-        errors.print(f"{file} {problem}; passed over.", soft_wrap=True)
-    if problems:
+def _name_left_aside(lines: Sequence[str], failed: bool) -> None:
+    for line in lines:
+        errors.print(line, soft_wrap=True)
+    if failed:
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from reverie.data.decode import NotAnImage, by_threads, decode
+from reverie.data.decode import NotAnImage, by_threads, decode, problem_lines
 from reverie.data.images import Dataset, DiskImages, Images, MemoryImages
+from reverie.data.listed import files_by_label, is_list
 from reverie.errors import UserError, explaining
 from reverie.text import listing, plural
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
 MEMORY_LIMIT = 4 << 30  # bytes of pixels; above, `storage: auto` leaves the images on disk
-NAMED_WARNINGS = 10
+NAMED_COPIES = 3
 PARTS = ("train", "test", "val")
 
 log = logging.getLogger("reverie")
@@ -84,8 +85,12 @@ def decode_files(
         found = {key: [file for file in train[key] if file in digests] for key in names}
         for key in names:
             _refuse_too_few(key, root, found[key], enough=2, which=" that can be read")
-        split = {key: split_files(key, found[key], holdout) for key in names}
+        split = {key: split_files(key, found[key], holdout, digests) for key in names}
         train, test = ({key: both[side] for key, both in split.items()} for side in (0, 1))
+        _warn_of_copies(found, digests)
+    else:
+        _warn_of_copies({key: [*train[key], *test[key]] for key in names}, digests)
+    _warn_of_seen(train, test, digests)
     parts = part(train, "training"), part(test, "test")
     return Dataset(name, *parts, class_names or names, normalisation, content.hexdigest())
 
@@ -112,6 +117,8 @@ def _images(files: Sequence[tuple[Path, int]], size: int, pixels: dict[Path, np.
 @explaining("read", "Change its permissions, or choose another folder.")
 def find_files(root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]] | None]:
     """The files of each class, unread: for training and for testing, or all of them where nobody has parted them."""
+    if is_list(root):
+        return files_by_label(root), None
     if not root.is_dir():
         raise UserError(f"There is no folder {root}. Give a folder with one sub-folder of images a class.")
     parts = _parts(root)
@@ -234,10 +241,69 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(file for file in found if file.is_file())
 
 
-def split_files(name: str, files: Sequence[Path], share: float) -> tuple[list[Path], list[Path]]:
-    """A split by a hash of the file's name, so that it does not depend on where the folder lies or on its order."""
+def split_files(
+    name: str, files: Sequence[Path], share: float, digests: Mapping[Path, bytes] | None = None
+) -> tuple[list[Path], list[Path]]:
+    """A split by a hash of the file's name, so that it does not depend on where the folder lies or on its order.
+
+    Where the `digests` of their pixels are given, copies of a picture are all on the side of the first of them.
+    """
     key = {file: hashlib.blake2b(f"{name}/{file.name}".encode("utf-8", "surrogateescape")).digest() for file in files}
-    return hold_out(files, key.__getitem__, share)
+    picture = {file: digests[file] if digests else file for file in files}
+    return hold_out_pictures(files, key.__getitem__, picture.__getitem__, share)
+
+
+def hold_out_pictures(
+    items: Sequence[Item], key: Callable[[Item], bytes], picture: Callable[[Item], Hashable], share: float
+) -> tuple[list[Item], list[Item]]:
+    """As `hold_out`, with all items of the same picture on one side, unless there is no other picture."""
+    firsts: dict[Hashable, Item] = {}
+    for item in items:
+        firsts.setdefault(picture(item), item)
+    if len(firsts) in (1, len(items)):
+        return hold_out(items, key, share)
+    held = {picture(item) for item in hold_out([*firsts.values()], key, share)[1]}
+    return [item for item in items if picture(item) not in held], [item for item in items if picture(item) in held]
+
+
+def _warn_of_copies(files: Mapping[str, Sequence[Path]], digests: Mapping[Path, bytes]) -> None:
+    """Of pictures that are there twice as the network sees them: in two classes, or in one."""
+    found: dict[bytes, list[tuple[str, Path]]] = {}
+    for name, those in files.items():
+        for file in those:
+            if file in digests:
+                found.setdefault(digests[file], []).append((name, file))
+    twice = [copies for copies in found.values() if len(copies) > 1]
+    torn = [copies for copies in twice if len({name for name, _ in copies}) > 1]
+    if torn:
+        pairs = [" and ".join(map(str, dict(reversed(copies)).values())) for copies in torn]  # one of each class
+        log.warning(
+            "%s in more than one class, which contradict each other: %s. Leave each in the class that it shows.",
+            "The same picture is" if len(torn) == 1 else f"{len(torn)} pictures are",
+            listing(pairs, NAMED_COPIES, str),
+        )
+    again = [copies for copies in twice if len({name for name, _ in copies}) == 1]
+    if again:
+        extra = sum(len(copies) - 1 for copies in again)
+        log.warning(
+            "%s as another of the same class: %s, for one. Copies are never parted when images are held out.",
+            "1 file shows the same picture" if extra == 1 else f"{extra} files show the same picture",
+            " and ".join(str(file) for _, file in again[0][:2]),
+        )
+
+
+def _warn_of_seen(
+    train: Mapping[str, Sequence[Path]], test: Mapping[str, Sequence[Path]], digests: Mapping[Path, bytes]
+) -> None:
+    """Of held-out pictures that are learned from, too: accuracy on them says little."""
+    learned = {digests[file] for files in train.values() for file in files if file in digests}
+    seen = [file for files in test.values() for file in files if digests.get(file) in learned]
+    if seen:
+        log.warning(
+            "Of the pictures held out, %s learned from, too: %s, for one. Accuracy on them is no measure.",
+            "1 is" if len(seen) == 1 else f"{len(seen)} are",
+            seen[0],
+        )
 
 
 def hold_out(items: Sequence[Item], key: Callable[[Item], bytes], share: float) -> tuple[list[Item], list[Item]]:
@@ -253,7 +319,7 @@ def _decode_all(
     digests: dict[Path, bytes] = {}
     pixels: dict[Path, np.ndarray] = {}
     converted: Counter[str] = Counter()
-    skipped: list[str] = []
+    skipped: dict[str, str] = {}
 
     def attempt(file: Path) -> tuple[np.ndarray, set[str]] | NotAnImage:
         try:
@@ -265,7 +331,7 @@ def _decode_all(
     for done, (file, outcome) in enumerate(outcomes, start=1):
         if isinstance(outcome, NotAnImage):
             name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
-            skipped.append(f"{name} {outcome}")
+            skipped[name] = str(outcome)
         else:
             digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
             if keep:
@@ -273,10 +339,8 @@ def _decode_all(
             converted.update(outcome[1])
         if progress:
             progress(done, len(files))
-    for what in skipped[:NAMED_WARNINGS]:
-        log.warning("%s; skipped.", what)
-    if len(skipped) > NAMED_WARNINGS:
-        log.warning("… and %d more files that cannot be read.", len(skipped) - NAMED_WARNINGS)
+    for line in problem_lines(skipped, "skipped"):
+        log.warning("%s", line)
     if converted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(converted.items()))
         log.info("Converted to RGB, %d×%d pixels: %s (of %d images).", size, size, kinds, len(digests))

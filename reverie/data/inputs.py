@@ -1,4 +1,4 @@
-"""What a person hands over to be learned: a folder of class folders, arrays, or a torch Dataset.
+"""What a person hands over to be learned: a folder of class folders, a CSV file, arrays, or a torch Dataset.
 
 All become a `Dataset` whose test images are held out, at the size that the classifier takes.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from reverie.config.schema import DataConfig
 from reverie.data.class_names import checked_names, names_by_label
-from reverie.data.decode import pixels_of, why_not
-from reverie.data.folder import Progress, decode_files, find_files, hold_out, split_files
+from reverie.data.decode import LARGE, loaded, pixels_of, why_not
+from reverie.data.folder import Progress, decode_files, find_files, hold_out_pictures, split_files
 from reverie.data.images import Dataset, Images, MemoryImages
 from reverie.errors import UserError, explaining
 from reverie.system.files import resolved_path
@@ -43,7 +43,7 @@ class Inputs(Protocol):
 
 
 class FolderInputs:
-    """One sub-folder of images a class."""
+    """One sub-folder of images a class, or a CSV file that names images and their classes."""
 
     def __init__(self, root: Path, holdout: float) -> None:
         self.root = root
@@ -68,7 +68,7 @@ class FolderInputs:
                     sides.append(min(image.size))
                     colourful = colourful or _has_colours(image)
             except Exception as error:  # Pillow raises almost anything; whoever reads the file will say so
-                problem = f"{file} {why_not(error)}"
+                problem = f"{file} {why_not(file, error)}"
         if not sides:
             raise UserError(f"No file in {self.root} can be read as an image; the last, {problem}.")
         return int(median(sides)), colourful
@@ -114,7 +114,8 @@ class ArrayInputs:
                     f"Class {name!r} has {plural(len(of_class), 'image')}: one to train on and one to test on."
                 )
             key = {i: hashlib.blake2b(self.images[i].numpy().tobytes()).digest() for i in of_class}
-            for part, chosen in zip(parts, hold_out(of_class, key.__getitem__, self._holdout), strict=True):
+            split = hold_out_pictures(of_class, key.__getitem__, key.__getitem__, self._holdout)
+            for part, chosen in zip(parts, split, strict=True):
                 part.extend(chosen)
         train, test = (self._resized(part, names, size) for part in parts)
         return Dataset("memory", train, test, names, None)
@@ -125,7 +126,7 @@ class ArrayInputs:
 
 
 def as_inputs(what: Any, names: Sequence[str] | None = None, holdout: float = 0.2) -> Inputs:
-    """A folder, `(images, labels)`, or a torch Dataset of such pairs. `names` are the classes, by label."""
+    """A folder or CSV file, `(images, labels)`, or a torch Dataset of such pairs. `names` are the classes, by label."""
     if isinstance(what, str | Path):
         if names is not None:
             raise UserError("The classes of a folder are named by its sub-folders; leave `names` out.")
@@ -236,5 +237,7 @@ def in_channels(images: Images, channels: int) -> Images:
 
 def _has_colours(image: Image.Image) -> bool:
     image.draft("RGB", (64, 64))  # which spares a JPEG most of its decoding
+    if image.width * image.height > LARGE:
+        image, _ = loaded(image, size=64)
     pixels = pixels_of(image.resize((8, 8))).astype(int)
     return bool((pixels.max(axis=0) - pixels.min(axis=0)).max() > 8)

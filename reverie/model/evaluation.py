@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.data.decode import problem_lines
 from reverie.data.folder import Progress, class_folders, files_below
 from reverie.data.images import Images
+from reverie.data.listed import files_by_label, is_list
 from reverie.errors import UserError, explaining
 from reverie.learner.task_learner import TaskLearner
 from reverie.metrics import CALIBRATION_BINS, calibration_error
@@ -98,8 +100,8 @@ class Evaluation:
         return found
 
     def left_aside(self) -> list[str]:
-        """What was not looked at, and why: a line for all folders of no class, and one for each unreadable file."""
-        lines = [f"{file} {problem}; passed over." for file, problem in self.unreadable.items()]
+        """What was not looked at, and why: a line for all folders of no class, one for each kind of unreadable file."""
+        lines = problem_lines(self.unreadable, "passed over")
         if not self.unknown:
             return lines
         files = plural(sum(self.unknown.values()), "file")
@@ -124,7 +126,7 @@ def evaluate_images(
     new: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """`labelled` is a folder with one folder of images a class, or images with labels in learned order.
+    """`labelled` is a folder with one folder of images a class, a CSV file, or images with labels in learned order.
 
     `new` are the classes that count as new; left out, those of the ledger's last step. Folders that bear no name of a
     class are left aside, and named.
@@ -160,15 +162,19 @@ def evaluate_images(
 @explaining("read", "Change its permissions, or choose another folder.")
 def _labelled_files(root: Path, names: Sequence[str]) -> tuple[list[Path], list[int], dict[str, int]]:
     """Files and their labels, and the folders of no class with the number of their files."""
-    if not root.is_dir():
+    if not root.is_dir() and not is_list(root):
         raise UserError(f"There is no folder {root}. Give one with a folder of images for each class.")
-    found = {folder.name: files_below(folder) for folder in class_folders(root)}
+    if is_list(root):
+        found = files_by_label(root)
+    else:
+        found = {folder.name: files_below(folder) for folder in class_folders(root)}
     unknown = {name: len(files) for name, files in found.items() if name not in names}
     if not found.keys() - unknown:
         inner = next((f" Did you mean {root / name}?" for name in ("test", "val") if name in found), "")
         first = next(iter(unknown), "")
+        what = "label" if is_list(root) else "folder"
         raise UserError(
-            f"No folder in {root} bears the name of a class the model knows.{inner or did_you_mean(first, names)}"
+            f"No {what} in {root} bears the name of a class the model knows.{inner or did_you_mean(first, names)}"
         )
     files = [(file, label) for label, name in enumerate(names) for file in found.get(name, ())]
     return [file for file, _ in files], [label for _, label in files], unknown

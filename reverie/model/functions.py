@@ -37,7 +37,7 @@ def predict(
     device: str = "auto",
     progress: bool | Console = False,
 ) -> list[Prediction]:
-    """Name what is on images: files, folders, arrays, tensors or PIL images. See `Learner.predict`.
+    """Name what is on images: files, folders, CSV files, arrays, tensors or PIL images. See `Learner.predict`.
 
     for found in reverie.predict("flowers", ["a.jpg", "some_folder"], top=3, reject=True):
         print(found)

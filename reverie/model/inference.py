@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.data.decode import NotAnImage, by_threads, decode
+from reverie.data.decode import NotAnImage, by_threads, decode, problem_lines
 from reverie.data.folder import Progress, files_below
 from reverie.data.images import Images, images_at_once
+from reverie.data.listed import is_list, listed_files, refuse_missing
 from reverie.data.preprocessing import Preprocessing
 from reverie.errors import UserError, explaining
 from reverie.learner.task_learner import TaskLearner
@@ -58,8 +59,9 @@ def predict_images(
 ) -> list[Prediction]:
     """A prediction for each image, in their order.
 
-    `images` are files and folders (all files below are read), or pixels as `TaskLearner.predict` takes them. A
-    prediction is rejected where even the likeliest class is less probable than `reject`.
+    `images` are files, folders (all files below are read) and CSV files with a column path, or pixels as
+    `TaskLearner.predict` takes them. A prediction is rejected where even the likeliest class is less probable than
+    `reject`.
     """
     check_whole_number("top", top, 1, MOST_TOP)
     sources, reader = open_images(learner, images)
@@ -70,6 +72,11 @@ def predict_images(
     for row, problem in reader.problems.items():
         found[row] = Prediction(sources[row], problem=problem)
     return [found[row] for row in range(len(sources))]
+
+
+def unreadable_lines(found: Iterable[Prediction]) -> list[str]:
+    """Which files have no answer, and why: a line for each kind of problem."""
+    return problem_lines({one.source: one.problem for one in found if one.problem}, "passed over")
 
 
 def class_probabilities(learner: TaskLearner, images: Images | Tensor | Paths) -> Tensor:
@@ -95,12 +102,11 @@ def open_images(learner: TaskLearner, images: Images | Tensor | Paths) -> tuple[
 
 @explaining("read", "Change its permissions, or leave it out.")
 def find_images(paths: Sequence[Path | str]) -> list[Path]:
-    """The files, and all files below the folders."""
+    """The files, all files below the folders, and those that CSV files name."""
     found: list[Path] = []
+    refuse_missing([*map(Path, paths)])
     for path in map(Path, paths):
-        if not path.exists():
-            raise UserError(f"There is no file or folder {path}.")
-        files = files_below(path) if path.is_dir() else [path]
+        files = files_below(path) if path.is_dir() else listed_files(path) if is_list(path) else [path]
         if not files:
             raise UserError(f"The folder {path} holds no files.")
         found += files

@@ -71,7 +71,8 @@ def learn_folder(
         report = reverie.learn_folder("photos/2025", "flowers-2", old="flowers", budget="10min", progress=True)
         print(report)
 
-    - `folder`: images, one sub-folder a class. `to`: the model folder to write. `old` is left as it is.
+    - `folder`: images, one sub-folder a class, or a CSV file with the columns path and label.
+    - `to`: the model folder to write. `old` is left as it is.
     - `method`, `settings`: how to learn; left out, the method that made `old`, or ABD where there is none, or a model
       folder is not enough for it. `budget`: about how long it may take (90s, 10min, 1h).
     - `backbone`, `weights`: the network of a first model, such as "torchvision/resnet18", and a file of its weights.

@@ -128,7 +128,7 @@ class Learner:
         progress: bool | Console = False,
         observer: Observer | None = None,
     ) -> Acceptance:
-        """Learn the classes of a folder, of `(images, labels)`, or of a torch Dataset, beside those already known.
+        """Learn the classes of a folder, a CSV file, `(images, labels)` or a torch Dataset, beside those known already.
 
         Images are uint8, or floating-point numbers from 0 to 1, with the channels first or last; labels are names, or
         numbers into `names`. Some images of each class are held out; the report judges the model by them. If anything
@@ -226,7 +226,7 @@ class Learner:
     ) -> Evaluation:
         """Accuracy by class, old and new (those of the last step, unless said otherwise), and what is mistaken.
 
-        For whatever `learn` takes: a folder of class folders, `(images, labels)`, or a torch Dataset.
+        For whatever `learn` takes: a folder of class folders, a CSV file, `(images, labels)`, or a torch Dataset.
         """
         if not isinstance(images, str | Path) and not _is_set(images):
             found = labelled_arrays(images, names)

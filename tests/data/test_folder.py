@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie.data.folder import read_folder
+from reverie.data.folder import read_folder, split_files
 from reverie.errors import UserError
 
 
@@ -73,7 +73,7 @@ def test_odd_images_are_converted_and_it_is_said_once(photos, caplog):
     with caplog.at_level(logging.INFO, "reverie"):
         data = read_folder(photos, size=16, holdout=0.1)
     assert len(data.train) + len(data.test) == 42
-    said = [record.message for record in caplog.records]
+    said = [record.message for record in caplog.records if record.levelno == logging.INFO]
     assert len(said) == 1
     for kind in ("2 grayscale", "1 transparency", "1 16-bit", "42 another size"):
         assert kind in said[0]
@@ -239,7 +239,7 @@ def test_classes_that_hold_folders_alone_are_warned_of(photos, tmp_path, caplog)
     shutil.copytree(photos, tmp_path / "data" / "2025" / "images")  # one folder inside, as of Tiny-ImageNet
     shutil.copytree(photos / "apple", tmp_path / "data" / "apple")
     assert read_folder(tmp_path / "data", size=8).class_names == ("2024", "2025", "apple")
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    warning = caplog.records[0].getMessage()
     assert "data there are folders alone ('apple', 'banana', 'cherry') in '2024'; they count as one class" in warning
     caplog.clear()
     shutil.copytree(photos, tmp_path / "data" / "2026")
@@ -260,3 +260,64 @@ def test_what_cannot_be_read_takes_no_part_in_the_split(photos):
         file.write_text("broken")
     with pytest.raises(UserError, match=r"'apple'.*a single image that can be read"):
         read_folder(photos, size=16)
+
+
+# --- the same picture twice
+
+
+def test_copies_of_a_picture_are_never_parted_and_are_counted(photos, caplog):
+    """Twelve pictures, two of which are there five times: as names go, copies would be on both sides."""
+    before = read_folder(photos, size=16, storage="stream")
+    for number in range(4):
+        for name in ("2.jpg", "3.png"):
+            shutil.copy(photos / "apple" / name, photos / "apple" / f"copy {number} of {name}")
+    parted = split_files("apple", sorted((photos / "apple").iterdir()), 0.2)
+    assert all(any(file.name.endswith("2.jpg") for file in part) for part in parted)  # so that it can fail
+    data = read_folder(photos, size=16, storage="stream")
+    for name in ("2.jpg", "3.png"):
+        sides = [
+            sum(file.parent.name == "apple" and file.name.endswith(name) for file in part.files)
+            for part in (data.train, data.test)
+        ]
+        assert sorted(sides)[0] == 0
+    assert [f for f in data.test.files if "apple" not in f.parts] == [
+        f for f in before.test.files if "apple" not in f.parts
+    ]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("8 files show the same picture as another of the same class: ")
+    assert said.endswith("Copies are never parted when images are held out.")
+
+
+def test_a_picture_in_two_classes_is_warned_of_by_name(photos, caplog):
+    shutil.copy(photos / "apple" / "1.png", photos / "banana" / "perhaps.png")
+    read_folder(photos, size=16)
+    said = caplog.records[0].getMessage()
+    assert said.startswith("The same picture is in more than one class, which contradict each other: ")
+    assert all(str(photos / name) in said for name in ("apple/1.png", "banana/perhaps.png"))
+    for number in range(3, 11, 2):
+        shutil.copy(photos / "apple" / f"{number}.png", photos / "banana" / f"perhaps {number}.png")
+    caplog.clear()
+    read_folder(photos, size=16)
+    assert caplog.records[0].getMessage().startswith("5 pictures are in more than one class")
+    assert " and 2 more. Leave each in the class that it shows." in caplog.text
+
+
+def test_a_picture_to_learn_from_and_to_test_on_is_warned_of(photos, tmp_path, caplog):
+    root = tmp_path / "split"
+    shutil.copytree(photos, root / "train")
+    shutil.copytree(photos, root / "test")
+    for file in (root / "test").rglob("*.png"):
+        file.unlink()
+    read_folder(root, size=16)
+    assert f"Of the pictures held out, 18 are learned from, too: {root / 'test' / 'apple' / '0.jpg'}" in caplog.text
+
+
+def test_a_class_of_one_picture_many_times_is_still_split(photos, caplog):
+    for file in [*(photos / "apple").iterdir()][1:]:
+        file.unlink()
+    (only,) = (photos / "apple").iterdir()
+    for number in range(4):
+        shutil.copy(only, only.with_stem(f"again{number}"))
+    data = read_folder(photos, size=16)
+    assert (labels_of(data.train)[0], labels_of(data.test)[0]) == (4, 1)
+    assert "Of the pictures held out, 1 is learned from, too" in caplog.text

@@ -82,7 +82,7 @@ def test_grey_and_cmyk_images_are_converted_and_a_damaged_one_is_skipped_by_name
     with caplog.at_level(logging.INFO, "reverie"):
         data = read_tiny(tmp_path)
     assert torch.bincount(data.train.labels).tolist() == [4, 5, 4, 4]
-    assert f"{WNIDS[1]}_0.JPEG is not an image that can be read; skipped" in caplog.text
+    assert f"{WNIDS[1]}_0.JPEG is cut off: its end is missing; skipped" in caplog.text
     assert "1 CMYK, 1 grayscale" in caplog.text
 
 

@@ -58,6 +58,17 @@ def test_grey_images_are_known_as_such(tmp_path):
     assert as_inputs(tmp_path).look() == (9, False)
 
 
+def test_a_grey_folder_is_grey_in_whatever_files(tmp_path):
+    (tmp_path / "one").mkdir()
+    for number, values in enumerate(RGB[:9, :, :, 0]):
+        grey = Image.fromarray(values * np.uint16(257)) if number % 3 == 2 else Image.fromarray(values)
+        (grey.convert("RGB") if number % 3 == 1 else grey).save(tmp_path / "one" / f"{number}.png")
+    assert as_inputs(tmp_path).look() == (9, False)
+    for number in range(3):
+        Image.fromarray(RGB[number]).save(tmp_path / "one" / f"colour{number}.png")
+    assert as_inputs(tmp_path).look() == (9, True)
+
+
 def test_a_folder_without_any_image_is_refused(tmp_path):
     (tmp_path / "one").mkdir()
     for number in range(2):
@@ -161,3 +172,10 @@ def test_colours_become_the_grey_that_pillow_makes_of_them():
     grey = in_channels(MemoryImages(pixels, torch.zeros(12, dtype=torch.long)), 1)
     expected = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in RGB])
     assert torch.equal(grey.pixels[:, 0], torch.from_numpy(expected))
+
+
+def test_copies_in_memory_are_never_parted():
+    images = np.concatenate([RGB[:3]] * 4)
+    data = read(as_inputs((images, ["a"] * 12)))
+    learned, held = ({pixels.numpy().tobytes() for pixels in part.pixels} for part in (data.train, data.test))
+    assert (len(learned), len(held), learned & held) == (2, 1, set())

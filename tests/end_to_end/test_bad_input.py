@@ -117,7 +117,7 @@ def class_linked_nowhere(root: Path) -> None:
 
 
 PASSED_OVER = [
-    (corrupt, "banana/bad.jpg is not an image that can be read; skipped"),
+    (corrupt, "banana/bad.jpg is cut off: its end is missing; skipped"),
     (huge, r"banana/bad.png has more than 178,956,970 pixels; scale it down; skipped"),
     (failing_disk, "banana/bad.png cannot be read: Input/output error; skipped"),
     (link_in_a_circle, "banana/bad.png is a link that leads nowhere or to a folder; left out"),

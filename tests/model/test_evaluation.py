@@ -168,3 +168,13 @@ def test_printed_it_says_what_was_mistaken_and_what_was_left_aside(learner, phot
 def test_of_many_things_left_aside_the_first_are_named():
     assert evaluation.first_few([str(number) for number in range(12)])[-2:] == ["9", "… and 2 more"]
     assert evaluation.first_few(["a"]) == ["a"]
+
+
+def test_a_list_is_evaluated_as_the_folder_is(learner, photos):
+    table = photos.parent / "check.csv"
+    lines = [f"photos/{file.relative_to(photos)},{file.parent.name}" for file in sorted(photos.rglob("*.*g"))]
+    table.write_text("\n".join(["path,label", *lines]))
+    assert evaluate_images(learner, table).as_dict() == evaluate_images(learner, photos).as_dict()
+    table.write_text("path,label\nphotos/apple/1.png,durian\n")
+    with pytest.raises(UserError, match=r"No label in .*check\.csv bears the name of a class"):
+        evaluate_images(learner, table)

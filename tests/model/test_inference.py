@@ -20,7 +20,7 @@ from reverie.errors import UserError
 from reverie.learner.task_learner import TaskLearner
 from reverie.model import inference
 from reverie.model.folder import save_model
-from reverie.model.inference import Prediction, predict_images
+from reverie.model.inference import Prediction, predict_images, unreadable_lines
 from reverie.nets import make_backbone
 from reverie.nets.classifier import Classifier
 
@@ -123,8 +123,14 @@ def test_a_file_that_is_no_image_has_no_answer_and_the_others_have_theirs(learne
     (photos / "apple" / "notes.txt").write_text("no image")
     answers = predict_images(learner, photos / "apple")
     assert {one.source: one.problem for one in answers if not one.names} == {
-        str(photos / "apple" / name): "is not an image that can be read" for name in ("0.jpg", "notes.txt")
+        str(photos / "apple" / "0.jpg"): "is cut off: its end is missing",
+        str(photos / "apple" / "notes.txt"): "is not an image that can be read",
     }
+    (photos / "apple" / "list.txt").write_text("no image")
+    first, second = unreadable_lines(predict_images(learner, photos / "apple"))
+    assert first == f"{photos / 'apple' / '0.jpg'} is cut off: its end is missing; passed over."
+    assert second.startswith("2 files passed over, each of which is not an image that can be read: ")
+    assert second.endswith("list.txt, " + str(photos / "apple" / "notes.txt") + ".")
     assert sum(one.names == ("apple",) for one in answers) == 11
 
 
@@ -231,3 +237,25 @@ def test_warnings_do_not_mix_with_the_predictions(reverie, photo_folder, photos,
     _, out, err = reverie("predict", str(photo_folder), str(photos / "apple"), "--json")
     assert json.loads(out)
     assert "beware" in err
+
+
+# --- lists of files
+
+
+def test_predict_reads_lists(reverie, photo_folder, photos, monkeypatch):
+    table = photos.parent / "some.csv"
+    table.write_text("path\nphotos/apple/1.png\nphotos/cherry/3.png\n")
+    code, out, _ = reverie("predict", str(photo_folder), str(table), "--json")
+    assert (code, [Path(one["image"]).parent.name for one in json.loads(out)]) == (0, ["apple", "cherry"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'banana' / '1.png'}\n\n{photos / 'apple' / '1.png'}\n"))
+    code, out, _ = reverie("predict", str(photo_folder), "-", "--json")
+    assert (code, [Path(one["image"]).parent.name for one in json.loads(out)]) == (0, ["banana", "apple"])
+
+
+def test_predict_says_what_is_missing_from_a_list(reverie, photo_folder, photos, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'banana' / '1.png'}\nno.png\nneither.png\n"))
+    code, _, err = reverie("predict", str(photo_folder), "-")
+    assert (code, "2 of 3 files are missing: no.png, neither.png." in err) == (2, True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, _, err = reverie("predict", str(photo_folder), "-")
+    assert (code, "No paths came in" in err) == (2, True)

@@ -425,3 +425,16 @@ def test_what_a_model_folder_cannot_hold_is_not_lost_in_silence(world, tmp_path,
         extended(world, "second", tmp_path / "new", method="mine", observer=begun)
     assert len(begun.phases) == phases
     assert not (tmp_path / "new").exists()
+
+
+def test_a_list_of_files_is_learned_as_the_folder_is(world, tmp_path):
+    files = sorted((world / "first").rglob("*.png"))
+    table = tmp_path / "first.csv"
+    table.write_text("\n".join(["path,label", *(f"{file},{file.parent.name}" for file in files)]))
+    made = []
+    for what, name in ((table, "of-list"), (world / "first", "of-folder")):
+        learn_folder(what, tmp_path / name, settings={"train.epochs": 1}, device="cpu")
+        made.append(load_model(tmp_path / name))
+    assert [model.ledger[0].source for model in made] == ["first.csv", "first"]
+    assert made[0].ledger[0].fingerprint == made[1].ledger[0].fingerprint
+    assert torch.equal(made[0].classifier.head.weight, made[1].classifier.head.weight)
