@@ -28,7 +28,7 @@ from reverie.model.saved import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
 from reverie.nets.classifier import Classifier
-from reverie.nets.heads import AnsweringHead
+from reverie.nets.heads import OWN_HEADS, AnsweringHead
 from reverie.nets.statistics import set_batchnorm_momentum
 from tests.support.models import pixel_learner
 from tests.support.paths import ROOT
@@ -195,13 +195,14 @@ def test_a_network_that_cannot_be_traced_is_refused_with_the_reason(photo_model,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_torch_found_is_passed_on(photo_model, tmp_path):
+def test_what_torch_found_is_passed_on(photo_model, tmp_path, monkeypatch):
     class Distances(AnsweringHead):
         name, by_class = "distances", ("places",)
 
         def scores(self, features):
             return -torch.cdist(features, self.places)
 
+    monkeypatch.setitem(OWN_HEADS, "distances", Distances)
     saved = SavedModel(copy.deepcopy(photo_model.classifier), photo_model.config, [])
     rows, size = saved.classifier.seen, saved.classifier.backbone.feature_dim
     saved.classifier.answer_by(Distances(places=torch.randn(rows, size)))
