@@ -276,7 +276,7 @@ def _warn_of_copies(files: Mapping[str, Sequence[Path]], digests: Mapping[Path, 
     twice = [copies for copies in found.values() if len(copies) > 1]
     torn = [copies for copies in twice if len({name for name, _ in copies}) > 1]
     if torn:
-        pairs = [" and ".join(map(str, dict(reversed(copies)).values())) for copies in torn]  # one of each class
+        pairs = [" and ".join(map(printable, dict(reversed(copies)).values())) for copies in torn]  # one of each class
         log.warning(
             "%s in more than one class, which contradict each other: %s. Leave each in the class that it shows.",
             "The same picture is" if len(torn) == 1 else f"{len(torn)} pictures are",
@@ -288,7 +288,7 @@ def _warn_of_copies(files: Mapping[str, Sequence[Path]], digests: Mapping[Path, 
         log.warning(
             "%s as another of the same class: %s, for one. Copies are never parted when images are held out.",
             "1 file shows the same picture" if extra == 1 else f"{extra} files show the same picture",
-            " and ".join(str(file) for _, file in again[0][:2]),
+            " and ".join(printable(file) for _, file in again[0][:2]),
         )
 
 
@@ -302,8 +302,13 @@ def _warn_of_seen(
         log.warning(
             "Of the pictures held out, %s learned from, too: %s, for one. Accuracy on them is no measure.",
             "1 is" if len(seen) == 1 else f"{len(seen)} are",
-            seen[0],
+            printable(seen[0]),
         )
+
+
+def printable(file: Path) -> str:
+    """Its name need not be text."""
+    return os.fsencode(file).decode(errors="backslashreplace")
 
 
 def hold_out(items: Sequence[Item], key: Callable[[Item], bytes], share: float) -> tuple[list[Item], list[Item]]:
@@ -330,8 +335,7 @@ def _decode_all(
     outcomes = zip(files, by_threads(attempt, files), strict=True)
     for done, (file, outcome) in enumerate(outcomes, start=1):
         if isinstance(outcome, NotAnImage):
-            name = os.fsencode(file).decode(errors="backslashreplace")  # it need not be text
-            skipped[name] = str(outcome)
+            skipped[printable(file)] = str(outcome)
         else:
             digests[file] = hashlib.blake2b(outcome[0].tobytes(), digest_size=16).digest()
             if keep:
