@@ -103,6 +103,7 @@ HELPERS = {
     "ROWS",
     "asdict",
     "showing_progress",
+    "unreadable_lines",
 }
 HELPERS |= {"results_by_name", "records_of_results", "renew_tables", "renew_settings_page"}
 
