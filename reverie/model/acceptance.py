@@ -111,6 +111,7 @@ class Acceptance(Record):
     batch: Count
     device: str
     refined: Accuracy | None = None  # on held-out images of known classes, where further ones were learned
+    statistics: Accuracy | None = None  # on features drawn from the class statistics of old classes
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -130,6 +131,8 @@ class Acceptance(Record):
         columns = [("held-out accuracy", held_out)]
         if self.dreams:
             columns.append(("dreams named as before", self.dreams.by_class))
+        if self.statistics:
+            columns.append(("features drawn, named rightly", self.statistics.by_class))
         if self.check_accuracy:
             columns.append(("check accuracy", self.check_accuracy.by_class))
         names = dict.fromkeys(share.name for _, shares in columns for share in shares)
@@ -143,6 +146,9 @@ class Acceptance(Record):
                 yield title, f"{percent(figure.accuracy)} right of {figure.images} held-out images" + _worst(figure)
         if self.dreams:
             yield "old classes", _compared(self.dreams, "dreams") + _worst(self.dreams)
+        if self.statistics:
+            drawn = f"{percent(self.statistics.accuracy)} right of {self.statistics.images} features drawn from them"
+            yield "old classes, by their statistics", f"{drawn}{_worst(self.statistics)}; kinder than images are"
         if self.check:
             labelled = self.check.negative_flips is not None
             yield "check", _compared(self.check, "images of old classes" if labelled else "images")
@@ -177,6 +183,7 @@ def decide(
     names: Sequence[str],
     old: int,
     calibration: Sequence[Calibration] = (),
+    statistics: Accuracy | None = None,
 ) -> tuple[Verdict, list[str]]:
     """`RULE`, applied. The first `old` of the `names` are those that the previous model knew."""
     reasons: list[str] = []
@@ -209,7 +216,8 @@ def decide(
     if new and not old and len(new.by_class) == 1:
         reasons.append("one class alone: there is nothing yet to tell it from")
     by_class = ((new, "held-out images"), (refined, "held-out further images"), (dreams, "dreams"))
-    for judged_on, what in (*by_class, (check_accuracy or check, "check images")):
+    others = ((check_accuracy or check, "check images"), (statistics, "features drawn from class statistics"))
+    for judged_on, what in (*by_class, *others):
         shares = [share for share in judged_on.by_class if share.images >= FEW_OF_CLASS] if judged_on else []
         gone = [share.name for share in shares if share.share < GONE and share.name in names[:old]]
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.name not in gone]

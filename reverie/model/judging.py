@@ -30,10 +30,11 @@ from reverie.model.acceptance import (
     decide,
 )
 from reverie.nets import count_parameters
-from reverie.nets.heads import UNKNOWN
+from reverie.nets.heads import AT_ONCE, UNKNOWN
 from reverie.text import plural
 
 BATCH = 32  # images whose latency is measured together
+DRAWN = 100  # features of each old class, from its statistics
 REPEATS = 15  # of which the median is taken
 ASKED = 2_000  # images, about, that a saved model is asked again
 ROUNDING = 1e-3  # of the distance between the largest and the smallest logit
@@ -66,7 +67,8 @@ def judge_model(
     if check is not None and len(check):
         on_check, check_accuracy, errors_on_check = _on_check(before, after, check, old)
         calibration += errors_on_check
-    verdict, reasons = decide(new, refined, of_dreams, on_check, check_accuracy, names, old, calibration)
+    drawn = _on_statistics(after, old)
+    verdict, reasons = decide(new, refined, of_dreams, on_check, check_accuracy, names, old, calibration, drawn)
     costs = _costs([after] if before is None else [before, after])
     return Acceptance(
         verdict=verdict,
@@ -83,6 +85,7 @@ def judge_model(
         batch=BATCH,
         device=_device_name(after.device),
         refined=refined,
+        statistics=drawn,
     )
 
 
@@ -141,6 +144,20 @@ def _on_dreams(
         note="what the previous model sees counts as right",
     )
     return compared, calibration
+
+
+def _on_statistics(after: TaskLearner, old: int) -> Accuracy | None:
+    """What answers is asked about features that are drawn from the statistics of old classes, where they are enough."""
+    kept, head = after.method.statistics, after.classifier.answering_head
+    if not old or kept is None or head is None or kept.form not in ("own", "diagonal"):
+        return None
+    if kept.means.shape[1] != after.classifier.backbone.feature_dim:
+        return None
+    features, labels = kept.select(torch.arange(old)).sample(DRAWN, seeding.generator(0, "statistics"))
+    with torch.inference_mode():
+        parts = [head(part.to(after.device)).argmax(dim=1).cpu() for part in features.split(AT_ONCE)]
+    labels = labels.cpu()
+    return _accuracy(torch.cat(parts) == labels, labels, after.classifier.class_names)
 
 
 def _on_check(

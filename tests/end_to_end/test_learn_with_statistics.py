@@ -73,6 +73,7 @@ def test_each_step_knows_more_and_is_judged(place):
     model = load_model(place / "three")
     assert model.classifier.class_names == ("0", "1", "2", "3", "4", "5")
     assert len(model.statistics) == 6
+    assert model.acceptance.statistics is None  # from means alone nothing can be drawn
     assert model.classifier.answering_head.rows == 6
     assert model.acceptance.new.images == 12
     assert model.acceptance.check.images == 40
@@ -288,6 +289,9 @@ def test_lucid_learns_a_class_alone_and_one_of_five_images(dreaming):
     assert len(model.statistics) == model.classifier.seen == 5
     assert model.statistics.form == "own" and model.statistics.counts[-1] == 4  # one image is held out
     assert report.dreams.images >= 500
+    assert report.statistics.images == 400  # of the four classes that were known before
+    assert [share.name for share in report.statistics.by_class] == ["0", "1", "2", "3"]
+    assert "old classes, by their statistics: " in str(report) and "features drawn" in report.markdown()
     assert [entry.keeps for entry in model.ledger] == ["class statistics"] * 3
     assert model.ledger[-1].kept_bytes == 5 * (8 + 8576)
     assert reverie.score(place / "dream-3", place / "first", device="cpu") > 0.5

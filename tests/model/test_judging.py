@@ -7,8 +7,10 @@ from reverie.data.images import MemoryImages
 from reverie.metrics import calibration_error
 from reverie.model.acceptance import CHECK, FURTHER
 from reverie.model.judging import disagreement, judge_model
+from reverie.nets.class_statistics import ClassStatistics
+from reverie.nets.heads import LinearAnswer
 from reverie.system.records import as_record
-from tests.support.models import NAMES, dreams_of, noise_images, pixel_learner
+from tests.support.models import NAMES, dreams_of, noise_images, pixel_learner, showing
 
 
 def answers(model, pixels):
@@ -187,3 +189,26 @@ def test_another_answer_is_told_from_one_that_is_as_likely_but_for_rounding(offs
         learner.classifier.head.weight[1] = learner.classifier.head.weight[0] * (1 + 1e-7)
     best = torch.cat([*learner.logits(images)]).argmax(dim=1)
     assert disagreement(learner, images, torch.where(best == 0, 1, best)) == (0, 60)
+
+
+def test_features_drawn_from_the_statistics_of_old_classes_are_asked_about():
+    before, after = pixel_learner(2), pixel_learner(3)
+    means = torch.zeros(3, 16)
+    means[range(3), range(3)] = 1.0
+    means[1, 0] = 3.0  # so that the second class looks like the first
+    narrow = torch.eye(16).expand(3, 16, 16) * 1e-4
+    after.method.statistics = ClassStatistics(torch.tensor([9, 9, 9]), means, covariances=narrow)
+    held_out = MemoryImages(showing(2, 20), torch.full((20,), 2))
+    assert judge_model(before, after, held_out, dreams_of(0, 1)).statistics is None  # its training head answers
+    directions = torch.eye(16)[:3] * 4
+    after.classifier.answer_by(LinearAnswer.of(directions))
+    report = judge_model(before, after, held_out, dreams_of(0, 1))
+    assert [(share.name, share.images, share.share) for share in report.statistics.by_class] == [
+        ("ant", 100, 1.0),
+        ("bee", 100, 0.0),
+    ]
+    assert report.verdict == "reject"
+    assert "as good as gone on features drawn from class statistics: bee" in report.reasons
+    assert judge_model(None, after, held_out).statistics is None  # nothing is old yet
+    after.method.statistics = ClassStatistics(torch.tensor([9, 9, 9]), torch.zeros(3, 40), covariances=None)
+    assert judge_model(before, after, held_out, dreams_of(0, 1)).statistics is None
