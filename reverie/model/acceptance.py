@@ -38,7 +38,8 @@ RULE = (
     f"{FEW_OF_CLASS} images or more is below {CLASS_SHARE:.0%}, and confidence is off by {OFF:g} at most on "
     f"{FEW_FOR_CONFIDENCE} held-out or check images or more. Reject when one of the first three is worse than "
     f"{NEW_ACCURACY[1]:.0%}, {AGREEMENT[1]:.0%} or {1 - UNFLIPPED[1]:.0%}, or an old class is as good as gone, below "
-    f"{GONE:.0%}. Look closer in between, and where there is too little to judge by."
+    f"{GONE:.0%}; by dreams alone, not where labelled check images or class statistics say that all is well. Look "
+    "closer in between, and where there is too little to judge by."
 )
 
 HELD_OUT, DREAMS, CHECK = "held-out new images", "dreams", "check images of old classes"
@@ -189,11 +190,11 @@ def decide(
     reasons: list[str] = []
     rejected = False
 
-    def want(share: float, images: int, bounds: tuple[float, float], what: str) -> None:
+    def want(share: float, images: int, bounds: tuple[float, float], what: str, doubted: bool = False) -> None:
         nonlocal rejected
         if share < bounds[0]:
             reasons.append(f"{what}: {percent(share)} of {images}, wanted {bounds[0]:.0%}")
-            rejected = rejected or (share < bounds[1] and images >= FEW)
+            rejected = rejected or (share < bounds[1] and images >= FEW and not doubted)
 
     held_out = ((new, "held-out new images"), (refined, "held-out further images"))
     for figure, what in held_out:
@@ -201,8 +202,9 @@ def decide(
             want(figure.accuracy, figure.images, NEW_ACCURACY, f"{what} named rightly")
             if figure.images < FEW:
                 reasons.append(f"only {figure.images} {what}")
+    doubted = _better_witness(check, statistics)
     if dreams:
-        want(dreams.agreement, dreams.images, AGREEMENT, "dreams named as before")
+        want(dreams.agreement, dreams.images, AGREEMENT, "dreams named as before", doubted)
         if unseen := _unjudged(names[:old], dreams):
             reasons.append(f"too few dreams of {listing(unseen, NAMED, str)}")
     if check and check.negative_flips is not None:
@@ -223,7 +225,7 @@ def decide(
         weak = [share.name for share in shares if share.share < CLASS_SHARE and share.name not in gone]
         if gone:
             reasons.append(f"as good as gone on {what}: {listing(gone, NAMED, str)}")
-            rejected = True
+            rejected = rejected or not (judged_on is dreams and doubted)
         if weak:
             reasons.append(f"below {CLASS_SHARE:.0%} on {what}: {listing(weak, NAMED, str)}")
     if unseen := _unjudged(names[old:], new, check_accuracy):
@@ -237,6 +239,13 @@ def decide(
     if rejected:
         return "reject", reasons
     return ("look closer" if reasons else "accept"), reasons
+
+
+def _better_witness(check: Comparison | None, statistics: Accuracy | None) -> bool:
+    """Do real images of old classes, or their statistics, say that these are well? Then dreams alone do not reject."""
+    if check and check.negative_flips is not None and check.images >= FEW:
+        return 1 - check.negative_flips >= UNFLIPPED[0]
+    return bool(statistics and statistics.accuracy >= AGREEMENT[0])
 
 
 def _unjudged(names: Sequence[str], *figures: Accuracy | Comparison | None) -> list[str]:

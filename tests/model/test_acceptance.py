@@ -228,6 +228,33 @@ def test_a_confidence_that_is_far_off_is_a_reason_to_look_closer_and_no_more(err
     assert decide(new, None, dreams, None, None, ["ant", "cat"], 1, found) == expected
 
 
+@pytest.mark.parametrize(
+    ("drawn", "flips", "verdict"),
+    [
+        (None, None, "reject"),
+        (0.95, None, "look closer"),
+        (0.85, None, "reject"),
+        (None, 0.02, "look closer"),
+        (0.95, 0.3, "reject"),
+        (0.5, 0.02, "look closer"),
+    ],
+)
+def test_dreams_alone_do_not_reject_what_a_better_witness_finds_well(drawn, flips, verdict):
+    """Real images, where there are any, and else class statistics."""
+    new = as_record(Accuracy, {"images": 20, "accuracy": 1.0, "by_class": of_class("cat", 20, 1.0)})
+    plain = {"images": 40, "agreement": 0.5, "lost_to_new": 0.5, "by_class": of_class("ant", 40, 0.1)}
+    check = None
+    if flips is not None:
+        good = {"agreement": 1 - flips, "negative_flips": flips, "by_class": of_class("ant", 40, 1 - flips)}
+        check = as_record(Comparison, plain | good)
+    statistics = None
+    if drawn is not None:
+        statistics = as_record(Accuracy, {"images": 40, "accuracy": drawn, "by_class": of_class("ant", 40, drawn)})
+    found, reasons = decide(new, None, as_record(Comparison, plain), check, None, ["ant", "cat"], 1, (), statistics)
+    assert found == verdict
+    assert "as good as gone on dreams: ant" in reasons
+
+
 # --- the report
 
 
