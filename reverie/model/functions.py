@@ -16,7 +16,7 @@ from reverie.model.evaluation import Evaluation
 from reverie.model.inference import Prediction
 from reverie.model.learner import Learner
 from reverie.model.opening import AnyModel, open_model
-from reverie.model.step import ABD
+from reverie.model.request import ABD
 from reverie.system.files import check_target, write_bytes
 
 Model = AnyModel

@@ -28,16 +28,9 @@ from reverie.model.acceptance import Acceptance
 from reverie.model.budget import within_budget
 from reverie.model.folder import load_model, model_digest, read_model, write_model
 from reverie.model.judging import disagreement
+from reverie.model.request import ABD, LearnRequest, method_to_go_on_with
 from reverie.model.saved import SavedModel
-from reverie.model.step import (
-    ABD,
-    LearnRequest,
-    Step,
-    learn_step,
-    method_to_go_on_with,
-    plan_step,
-    read_check_images,
-)
+from reverie.model.step import Step, learn_step, plan_step, read_check_images
 from reverie.nets.weights import fingerprint
 from reverie.system.arguments import check_number
 from reverie.system.files import SCRATCH, check_writable, sync_folder, write_json

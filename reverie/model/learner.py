@@ -32,8 +32,9 @@ from reverie.model.classes import remove_classes, rename_classes, trained_classe
 from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
+from reverie.model.request import ABD, LearnRequest, method_to_go_on_with
 from reverie.model.saved import SavedModel
-from reverie.model.step import ABD, LearnRequest, learn_step, method_to_go_on_with, plan_step, read_check_images
+from reverie.model.step import learn_step, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
 from reverie.system.arguments import check_number
 from reverie.text import did_you_mean, listing, plural

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from reverie.config.choices import ADOPTED, KnownClass
-from reverie.config.layers import Settings, setting_keys, setting_texts, settings_by_section
-from reverie.config.schema import AugmentConfig, Config, DataConfig
+from reverie.config.choices import ADOPTED
+from reverie.config.schema import AugmentConfig, Config
 from reverie.data.augment import refuse_blank_images
 from reverie.data.class_names import sort_names
 from reverie.data.folder import Progress, class_folders, files_below, folders_in, readable
@@ -40,102 +38,18 @@ from reverie.methods.keeps import Keeps
 from reverie.model import defaults
 from reverie.model.acceptance import Acceptance
 from reverie.model.judging import judge_model, logits_of_dreams
+from reverie.model.request import LearnRequest, needs_a_model_alone
 from reverie.model.saved import SavedModel
 from reverie.nets import Architecture, check_network
 from reverie.nets.class_statistics import describe, form_for
 from reverie.nets.external import usual_preprocessing
 from reverie.nets.weights import fingerprint, load_backbone
 from reverie.system import provenance
-from reverie.system.records import build
 from reverie.text import listing, plural
 
 log = logging.getLogger("reverie")
-ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
 DREAMS = 500  # that the old and the new model are compared on, at least
 PASSING = 0.95  # of the held-out images, and of the dreams: the share that is not to be rejected
-SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
-OF_RUNS = (
-    "stream.",
-    "coreset.",
-    "evaluate.",
-    "keep",
-    "data.source",
-    "net.head",
-    "net.weights",
-)  # settings that mean nothing here
-
-
-def _needs_a_model_alone(method: str) -> bool:
-    """Is a model folder all that the method needs? It holds the classifier and class statistics."""
-    return not find_method(method).keeps & ~Keeps.STATISTICS
-
-
-def method_to_go_on_with(before: SavedModel) -> str:
-    """Where nobody names one: the model's own, or ABD where that one is not here, or needs more than a model."""
-    made_by = before.config.method
-    try:
-        return made_by if _needs_a_model_alone(made_by) else ABD
-    except UserError as error:
-        log.warning("The method that this model was made by is not here, so %r goes on from it: %s", ABD, error)
-        return ABD
-
-
-@dataclass(frozen=True)
-class LearnRequest:
-    """What a person asks for; everything else is chosen by the rules of `defaults`."""
-
-    method: str = ABD
-    seed: int = 0
-    settings: tuple[str, ...] = ()
-    weights: Path | None = None  # of the backbone of a first step
-    budget: float | None = None  # seconds
-    on_known_class: KnownClass = "error"
-
-    @classmethod
-    def of(
-        cls,
-        method: str,
-        seed: int,
-        settings: Settings,
-        weights: Path | str | None,
-        budget: str | float | None,
-        on_known_class: KnownClass,
-    ) -> LearnRequest:
-        """From a person's words: settings by key, and a budget such as 10min."""
-        seconds = defaults.parse_duration(budget) if budget is not None else None
-        place = Path(weights) if weights else None
-        return cls(method, seed, setting_texts(settings), place, seconds, on_known_class)
-
-    def __post_init__(self) -> None:
-        if not _needs_a_model_alone(self.method):
-            keeps, fitting = find_method(self.method).keeps, filter(_needs_a_model_alone, methods_that_load())
-            raise UserError(
-                f"The method {self.method!r} keeps {keeps} from one step to the next, and a model folder holds nothing "
-                f"but the classifier and class statistics. Choose another `method`, one of {', '.join(fitting)}."
-            )
-        if self.on_known_class not in get_args(KnownClass):
-            choices = ", ".join(get_args(KnownClass))
-            raise UserError(f"`on_known_class` is one of {choices}, not {self.on_known_class!r}.")
-        for text in self.settings:
-            if any(key.startswith(OF_RUNS) for key in (text.strip(), *setting_keys([text]))):
-                raise UserError(f"{text} is for experiments (`run`), and decides nothing here. Leave it out.")
-        if self.budget and self.schedule:
-            raise UserError(f"A budget sets the schedule, and so does {self.schedule[0]}. Leave one of them out.")
-
-    @property
-    def schedule(self) -> list[str]:
-        """The settings that say how long to learn."""
-        return [setting for setting in self.settings if setting_keys([setting]) & {*SCHEDULE}]
-
-    @property
-    def data(self) -> DataConfig:
-        return build(DataConfig, settings_by_section(self.settings).get("data", {}), "data.")
-
-    @property
-    def net(self) -> str | None:
-        """The network that was asked for."""
-        name = settings_by_section(self.settings).get("net", {}).get("name")
-        return None if name is None else str(name)
 
 
 @dataclass(frozen=True)
@@ -333,7 +247,7 @@ def _sort_classes(names: Sequence[str], known: Sequence[str], request: LearnRequ
         )
     refined = old if request.on_known_class == "refine" else []
     if refined and not find_method(request.method).refines:
-        able = [name for name in methods_that_load() if find_method(name).refines and _needs_a_model_alone(name)]
+        able = [name for name in methods_that_load() if find_method(name).refines and needs_a_model_alone(name)]
         raise UserError(
             f"The method {request.method!r} cannot learn further images of a known class. Choose another `method`, one "
             f"of {', '.join(able)}."

@@ -12,7 +12,7 @@ import reverie
 from reverie.errors import Interrupted
 from reverie.methods.ldc import LDC
 from reverie.model.folder import STATISTICS, WEIGHTS, load_model
-from reverie.model.step import method_to_go_on_with
+from reverie.model.request import method_to_go_on_with
 from tests.support.images import write_digits
 from tests.support.models import assert_same_weights, rewrite_config, rewrite_file
 

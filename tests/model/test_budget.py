@@ -6,7 +6,8 @@ import torch
 from reverie.data.inputs import as_inputs
 from reverie.model.budget import MOST, within_budget
 from reverie.model.folder import load_model
-from reverie.model.step import LearnRequest, plan_step
+from reverie.model.request import LearnRequest
+from reverie.model.step import plan_step
 from tests.support.models import QUICK_STEP
 
 

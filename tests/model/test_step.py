@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,10 +16,10 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.model.defaults import PRESET
 from reverie.model.folder import load_model, model_digest, save_model
 from reverie.model.job import learn_folder
+from reverie.model.request import LearnRequest
 from reverie.model.step import (
     DREAMS,
     PASSING,
-    LearnRequest,
     learn_step,
     plan_step,
     read_check_images,
@@ -201,20 +200,9 @@ def test_a_model_keeps_its_size_and_its_network(world, tmp_path, how, named):
         extended(world, "second", tmp_path / "new", **how)
 
 
-def test_a_budget_and_a_schedule_exclude_each_other():
-    with pytest.raises(UserError, match=r"so does train\.epochs=3"):
-        LearnRequest(settings=("train.epochs=3",), budget=60)
-
-
 def test_weights_need_a_network_of_a_library(world, tmp_path):
     with pytest.raises(UserError, match=r"named by `backbone`: torchvision/… or timm/…"):
         learn_folder(world / "first", tmp_path / "new", weights=tmp_path / "weights.pth", device="cpu")
-
-
-def test_a_persons_words_become_a_request():
-    asked = LearnRequest.of("lwf", 3, {"train.lr": 0.05}, "weights.pth", "2min", "skip")
-    assert asked == LearnRequest("lwf", 3, ("train.lr=0.05",), Path("weights.pth"), 120.0, "skip")
-    assert LearnRequest.of("abd", 0, ["train.lr=0.05"], None, 90, "error").budget == 90.0
 
 
 # --- what is decided

@@ -17,8 +17,8 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.model.acceptance import Acceptance
 from reverie.model.folder import load_model
 from reverie.model.job import learn_folder
+from reverie.model.request import LearnRequest
 from reverie.model.saved import SavedModel
-from reverie.model.step import LearnRequest
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
 from reverie.nets.classifier import Classifier
