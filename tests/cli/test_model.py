@@ -223,7 +223,7 @@ MISTAKES = {
     "classes model --remove apple --to folder": "folder exists already, and stays as it is. Choose another --to.",
     "export folder --to onnx": "folder is not a model folder: it has no config.json.",
     "export model": "Missing option '--to'",
-    "export model --to paper": "Invalid value for '--to': Value error, 'paper' is not one of 'onnx', 'torch'.",
+    "export model --to paper": "'paper' is not one of 'onnx', 'torch'.",
     "export model --to onnx --out new.pt2": "With --to onnx, new.pt2 should end in .onnx.",
     "export model --to onnx --out file.onnx": "file.onnx exists already. Choose another --out, or say --overwrite.",
     "export model --to torch --out model/new.pt2": "is inside the model folder model, which is left as it is.",

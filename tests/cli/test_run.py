@@ -92,7 +92,7 @@ MISTAKES = {
     "run nothing.yaml": "There is no file nothing.yaml",
     "run digits-5 --method ABD": "There is no method 'ABD'. Did you mean 'abd'? `reverie methods` names them.",
     "run digits-5 --seed x": "Invalid value for '--seed'",
-    "run digits-5 --recipe secret": "Invalid value for '--recipe': Value error, 'secret' is not one of 'paper', 'rel",
+    "run digits-5 --recipe secret": "'secret' is not one of 'paper', 'rel",
     "run digits-5 --device abacus": "The device 'abacus' is unknown; use auto, cpu, cuda or cuda:1.",
     "run digits-5 --checkpoint-every -1": "Invalid value for '--checkpoint-every'",
     "run digits-5 --out /proc/x": "/proc/x cannot be written: No such file or directory. Choose another --out.",
