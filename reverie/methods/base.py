@@ -43,6 +43,7 @@ from reverie.nets.statistics import statistics_at_rest
 from reverie.system.records import build
 
 LONGEST_NAME = 100  # in a state, of which longer keys count as something kept
+FEW_NUMBERS = 100  # in a state, which do not count: of classes by task, of an optimizer's settings
 
 
 @dataclass(frozen=True)
@@ -360,25 +361,36 @@ class Distiller(Method):
 
 
 def count_bytes(state: Any) -> int:
-    """Bytes of all that a nested state holds. A name counts only where it is long, or where it names nothing."""
+    """Bytes of all that a nested state holds.
+
+    A name counts only where it is long, or where it names nothing, and plain numbers where they are many.
+    """
+    held, numbers = _held(state)
+    return held + (8 * numbers if numbers > FEW_NUMBERS else 0)
+
+
+def _held(state: Any) -> tuple[int, int]:
+    """Bytes of everything but plain numbers, and how many of those there are."""
     if isinstance(state, Tensor):
-        return state.numel() * state.element_size()
+        return state.numel() * state.element_size(), 0
     if isinstance(state, Mapping):
-        return sum(_named_bytes(key, count_bytes(item)) for key, item in state.items())
+        return _sum([part for key, item in state.items() for part in _named(key, _held(item))])
     if isinstance(state, list | tuple | set | frozenset):
-        return sum(map(count_bytes, state))
+        return _sum([_held(item) for item in state])
     if isinstance(state, str):
-        return len(state.encode("utf-8", "surrogatepass"))
+        return len(state.encode("utf-8", "surrogatepass")), 0
     if isinstance(state, bytes | bytearray):
-        return len(state)
-    if isinstance(state, int) and not isinstance(state, bool):
-        return max(8, (state.bit_length() + 7) // 8)
-    if state is None or isinstance(state, bool):
-        return 1
-    if isinstance(state, float | complex):
-        return 8 if isinstance(state, float) else 16
+        return len(state), 0
+    if isinstance(state, int) and state.bit_length() > 64:
+        return (state.bit_length() + 7) // 8, 0
+    if state is None or isinstance(state, int | float | complex):
+        return 0, 1
     raise TypeError(f"a state consists of tensors and plain values, not of {type(state).__name__}")
 
 
-def _named_bytes(key: Any, held: int) -> int:
-    return held if held and isinstance(key, str) and len(key) <= LONGEST_NAME else held + count_bytes(key)
+def _named(key: Any, held: tuple[int, int]) -> list[tuple[int, int]]:
+    return [held] if any(held) and isinstance(key, str) and len(key) <= LONGEST_NAME else [held, _held(key)]
+
+
+def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(held for held, _ in parts), sum(numbers for _, numbers in parts)
