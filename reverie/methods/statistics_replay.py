@@ -81,7 +81,7 @@ class Moving:
 
 
 class StatisticsReplay(DreamReplay):
-    """A method that replays dreams and, with its option `statistics`, keeps them of each class and answers by them.
+    """A method that replays dreams and, with its option `statistics`, keeps class statistics and answers by them.
 
     Its `phases` end with `statistics_stages`. Without the option, nothing is kept and the training head answers.
     """
@@ -101,7 +101,7 @@ class StatisticsReplay(DreamReplay):
     def statistics_stages(self, task: Task) -> Iterator[Stage]:
         if not self.options.statistics:
             return
-        if self.teacher is not None:
+        if self.teacher is not None and self.moving.map != "none":
             yield Stage("move statistics", lambda rng: self._move(task))
         if self.total > self.old:
             yield Stage("measure", lambda rng: self._measure(task))
