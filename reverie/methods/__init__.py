@@ -34,6 +34,7 @@ BUILT_IN = {
     "e2e": "reverie.methods.e2e:E2E",
     "bic": "reverie.methods.bic:BiC",
     "acil": "reverie.methods.acil:ACIL",
+    "ranpac": "reverie.methods.acil:RanPAC",
     "ldc": "reverie.methods.ldc:LDC",
     "lucid": "reverie.methods.lucid:Lucid",
 }

@@ -1,6 +1,7 @@
 """ACIL (Zhuang et al., NeurIPS 2022): the network rests after the first task, and ridge regression learns the rest.
 
 The control without drift: but for rounding, it answers as ridge regression on the images of all tasks at once would.
+RanPAC (McDonnell et al., NeurIPS 2023) is the same for a pretrained network, which rests from the start.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ACIL(Method):
         return size
 
     def phases(self, task: Task) -> Iterator[Phase | Stage]:
-        if not self.old:
+        if not self.old and self.trains_network:
             yield self.learning(task, self.first_losses)
         yield Stage("measure", lambda rng: self._measure(task))
         yield Stage("fit head", lambda rng: self._fit(task))
@@ -78,6 +79,16 @@ class ACIL(Method):
         temperature = head.calibrate(self.features_of(task.images), task.images.labels)
         self.classifier.answer_by(head)
         return {"temperature": temperature}
+
+
+class RanPAC(ACIL):
+    """Leave a pretrained network as it is; fit a last layer to all classes by ridge regression, recursively.
+
+    What its features lie in is never trained, so that no class is forgotten and the order of tasks does not matter.
+    """
+
+    title = "RanPAC"
+    trains_network = False
 
 
 def ridge_regression(statistics: ClassStatistics, ridge: float) -> Tensor:

@@ -72,6 +72,7 @@ class Method:
     refines: ClassVar[bool] = False  # true: it can learn from further images of old classes, too
     corrects: ClassVar[bool] = False  # true: it knows of corrected logits; others find a head that needs none
     answers: ClassVar[bool] = False  # true: it gives the classifier an answering head; others find none
+    trains_network: ClassVar[bool] = True  # false: it rests from the start, as the weights it begins with have it
     trains_head: ClassVar[bool] = True  # false: the training head knows the first classes alone, so others cannot go on
     statistics_form: ClassVar[Form | None] = None  # of class statistics; undeclared, others cannot go on from them
     keeps: Keeps = Keeps.NOTHING

@@ -65,7 +65,10 @@ def trained_classes(model: SavedModel) -> tuple[str, ...]:
     """Those that the network itself was trained on: all, unless its method trains it in the first step alone."""
     names = model.classifier.class_names
     with suppress(UserError):  # of a package that is not here
-        if not find_method(model.config.method).trains_head:
+        method = find_method(model.config.method)
+        if not method.trains_network:
+            return ()
+        if not method.trains_head:
             classes = class_histories(names, model.ledger)
             return tuple(item.name for item in classes if item.step <= 1)
     return names

@@ -132,7 +132,7 @@ class _Job:
     def _announce(self, step: Step, observer: Observer) -> None:
         for line in step.lines():
             observer.decided(line)
-        unlimited = not (self.request.budget or self.request.schedule)
+        unlimited = step.trains and not (self.request.budget or self.request.schedule)
         if self.device.type == "cpu" and step.preprocessing.size > defaults.SMALL and unlimited:
             observer.decided("without a GPU this may take hours; a budget of 30min would make it fit")
 

@@ -254,7 +254,7 @@ class Learner:
         are named in a warning, and left out.
         """
         known = trained_classes(self.saved)
-        if resting := [name for name in self.classes if name not in known]:
+        if known and (resting := [name for name in self.classes if name not in known]):
             log.warning(
                 "The network was trained on %s alone, so there are no dreams of %s, which another head tells apart by "
                 "its features.",
@@ -262,7 +262,10 @@ class Learner:
                 listing(resting, write=str),
             )
         if not known:
-            raise UserError("There is nothing to dream of: the classes that the network was trained on were removed.")
+            raise UserError(
+                "There is nothing to dream of: the network was trained on none of these classes. Those that it was "
+                "trained on were removed, or it rests as its pretrained weights have it."
+            )
         with showing_progress(progress, "dreams") as display:
             followers = Observers(observer, display)
             return dream_of(self.task_learner, per_class, known, steps=steps, seed=seed, observer=followers)

@@ -75,6 +75,12 @@ class Step:
     def number(self) -> int:
         return len(self.before.ledger) if self.before else 0
 
+    @property
+    def trains(self) -> bool:
+        """Is anything trained by steps, or all computed in closed form?"""
+        method = find_method(self.config.method)
+        return method.trains_network and (method.trains_head or not self.known)
+
     def task(self) -> Task:
         return Task(self.number, self.new, len(self.known), self.train)
 
@@ -104,17 +110,18 @@ class Step:
         refined = f"; further images of {listing(self.refined)}" if self.refined else ""
         besides = f", beside {len(self.known)} known" if self.known else ""
         even = "; classes are drawn equally often" if train.even else ""
+        shown = f", augmented by {_augmentation(config.augment)}{even}" if self.trains else ""
         size = self.preprocessing.size
         return [
             f"{learned}{refined}{besides}; {plural(len(self.train), 'image')} to learn from, "
             f"{len(self.held_out)} held out",
-            f"{size}×{size} pixels, {config.net.name}, augmented by {_augmentation(config.augment)}{even}",
+            f"{size}×{size} pixels, {config.net.name}{shown}",
             f"method {config.method}: {self._schedule()}",
         ]
 
     def _schedule(self) -> str:
         config, train = self.config, self.config.train
-        if self.known and not find_method(config.method).trains_head:
+        if not self.trains:
             return "nothing is trained; the network rests, and a head is computed from its features"
         dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
         parts = [f"{plural(train.epochs, 'epoch')} in batches of {train.batch_size}", f"learning rate {train.lr:g}"]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from reverie.data.stream import Task
 from reverie.learner.task_learner import TaskLearner
 from reverie.methods.acil import ridge_regression
 from reverie.nets.class_statistics import ClassStatistics
@@ -85,3 +86,35 @@ def test_a_small_ridge_is_heeded_task_by_task():
     wide, targets = features.double(), torch.nn.functional.one_hot(labels).double()
     expected = torch.linalg.solve(wide.T @ wide + 1e-4 * torch.eye(400), wide.T @ targets).T
     torch.testing.assert_close(ridge_regression(found, 1e-4).double(), expected, rtol=1e-3, atol=1e-4)
+
+
+# --- RanPAC: the same, with a network that is never trained
+
+
+def test_a_pretrained_network_is_left_as_it_is(tiny, tiny_stream):
+    learner = TaskLearner.fresh(tiny("ranpac", "method.expansion=40"), tiny_stream.preprocessing())
+    network = {name: value.clone() for name, value in learner.classifier.backbone.state_dict().items()}
+    for task in list(tiny_stream)[:TASKS]:
+        learner.learn(task)
+    for name, value in learner.classifier.backbone.state_dict().items():
+        assert torch.equal(value, network[name]), name
+    assert learner.classifier.answering_head.rows == 2 * TASKS
+
+
+def test_the_order_of_tasks_does_not_matter_to_a_network_at_rest(tiny, tiny_stream):
+    """Which class is learned when changes no answer, but for rounding."""
+    config, shape = tiny("ranpac", "method.expansion=40"), tiny_stream.preprocessing()
+    tasks = list(tiny_stream)[:TASKS]
+    backward = [
+        Task(number, task.names, 2 * number, task.images.relabel(task.images.labels - task.first_label + 2 * number))
+        for number, task in enumerate(reversed(tasks))
+    ]
+    heads = []
+    for order in (tasks, backward):
+        learner = TaskLearner.fresh(config, shape)
+        for task in order:
+            learner.learn(task)
+        head = learner.classifier.answering_head
+        heads.append(dict(zip(learner.classifier.class_names, head.weight, strict=True)))
+    for name, row in heads[0].items():
+        torch.testing.assert_close(heads[1][name], row, rtol=1e-3, atol=1e-5)

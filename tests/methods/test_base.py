@@ -285,7 +285,7 @@ def test_weights_and_temperatures_of_distillation_are_heeded(scene, method, loss
 NETWORK_PHASES = {"learn", "represent", "balance", "vae"}
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil")])
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil", "ranpac")])
 def test_every_phase_that_learns_a_network_follows_the_settings_and_no_other_does(scene, method):
     settings = ["train.optimizer=adamw", "train.schedule=cosine", "train.warmup=1", "train.epochs=5"]
     for name, phase in scene(method, 3, 2, *settings).phases.items():
@@ -327,7 +327,7 @@ def test_a_method_that_would_leave_out_smoothed_labels_is_told(learner, tiny_str
     learner(Heedless).learn(tiny_stream[0])
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil")])
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil", "ranpac")])
 def test_labels_are_smoothed_in_every_phase_that_learns_a_network_from_them(scene, method):
     """All other losses are what they were."""
     usual, smooth = scene(method, 3, 2), scene(method, 3, 2, "train.label_smoothing=0.2")
@@ -342,14 +342,14 @@ def test_labels_are_smoothed_in_every_phase_that_learns_a_network_from_them(scen
         assert changed == expected != set(), name
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "acil"])
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("acil", "ranpac")])
 def test_the_gradient_is_clipped_and_the_classifier_averaged_where_a_network_is_learned(scene, method):
     for name, phase in scene(method, 3, 2, "train.clip=0.5", "train.average=0.9").phases.items():
         assert phase.clip == (0.5 if name in NETWORK_PHASES else None), name
         assert phase.averages == ({"classifier": 0.9} if name in ("learn", "represent") else None), name
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil")])
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("joint", "acil", "ranpac")])
 def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene, method):
     """A loss is linear in the share. At 1 it is the usual loss, at 0 that of the other labels; others do not change."""
     made = scene(method, 3, 2, "train.mixup=0.5", phase_name="represent" if method in ("r-dfcil", "lucid") else "learn")
@@ -368,7 +368,7 @@ def test_of_mixed_images_both_labels_count_by_their_share_in_every_method(scene,
         torch.testing.assert_close(value, 0.3 * first[name] + 0.7 * second[name], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "acil"])
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("acil", "ranpac")])
 def test_images_are_mixed_only_where_a_classifier_learns(scene, method):
     for name, phase in scene(method, 3, 2, "train.mixup=0.5").phases.items():
         assert bool(getattr(phase.feed, "mixer", None)) == (name in ("learn", "represent")), name
