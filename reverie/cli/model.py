@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from reverie.model.evaluation import Evaluation
     from reverie.model.inference import Prediction
 
+DECISIONS = {"a budget of 30min would": "--budget 30min would", "`pretrained=True`": "--pretrained"}
 MISTAKES = 10  # that the terminal shows; JSON has all
 
 # --- learning from folders
@@ -50,7 +51,7 @@ class _InFlags(Observers):
     """What was decided, in the words of the command line."""
 
     def decided(self, line: str) -> None:
-        super().decided(in_flags(line, words={"a budget of 30min would": "--budget 30min would"}))
+        super().decided(in_flags(line, words=DECISIONS))
 
 
 @verb(MODELS, example="reverie learn photos/2025 --from flowers --to flowers-2 --budget 10min")
@@ -78,7 +79,8 @@ def learn(
             "--method",
             "-m",
             help="How new classes are learned beside old ones.",
-            show_default="abd; with --from the model's own, where a model folder is enough for it",
+            show_default="abd; with --pretrained or --weights ranpac; with --from the model's own, where a model "
+            "folder is enough for it",
         ),
     ] = None,
     backbone: Annotated[
@@ -88,7 +90,17 @@ def learn(
             show_default="by the images' size",
         ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="A file of weights for it to begin with.")] = None,
+    pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--pretrained",
+            help="Begin with weights that were learned from ImageNet, for photographs: of --backbone, or of "
+            "torchvision's EfficientNet-B0. They are downloaded once.",
+        ),
+    ] = False,
+    weights: Annotated[
+        Path | None, typer.Option(help="A file of weights for it to begin with, where there is no network.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of all random numbers.")] = 0,
     settings: SettingTexts = None,
     device: DeviceName = "auto",
@@ -112,6 +124,7 @@ def learn(
             method=method,
             backbone=backbone,
             weights=weights,
+            pretrained=pretrained,
             seed=seed,
             budget=budget,
             on_known_class=on_known_class,

@@ -106,7 +106,7 @@ def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, prog
     failures = []
     for address in addresses:
         try:
-            _download(address, packed, progress)
+            download(address, packed, progress)
         except (OSError, ValueError, HTTPException) as error:
             failures.append(f"{address}: {getattr(error, 'reason', error)}")
             continue
@@ -117,7 +117,8 @@ def _download_any(addresses: Sequence[str], packed: Path, archive: Archive, prog
     raise UserError(f"{archive.title} could not be downloaded:\n{tried}\nTry another address: `mirrors`.")
 
 
-def _download(address: str, packed: Path, progress: Progress | None) -> None:
+def download(address: str, packed: Path, progress: Progress | None) -> None:
+    """One file, whole or not; whoever calls this removes what is left of one that failed. Raises OSError and others."""
     with urllib.request.urlopen(address, timeout=60) as response, packed.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
         if total and shutil.disk_usage(packed.parent).free < 3 * total:

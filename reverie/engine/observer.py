@@ -58,6 +58,9 @@ class Observer:
     def reading(self, done: int, total: int) -> None:
         """So many of the image files are decoded."""
 
+    def downloading(self, done: int, total: int) -> None:
+        """So many bytes of the weights that a network begins with are here; a `total` of 0 is unknown."""
+
     def decided(self, line: str) -> None:
         """A line for people: what `learn` has decided on, what a table leaves out."""
 
@@ -138,6 +141,10 @@ class Observers(Observer):
     def reading(self, done: int, total: int) -> None:
         for observer in self.observers:
             observer.reading(done, total)
+
+    def downloading(self, done: int, total: int) -> None:
+        for observer in self.observers:
+            observer.downloading(done, total)
 
     def decided(self, line: str) -> None:
         for observer in self.observers:

@@ -17,6 +17,7 @@ from reverie.engine.phase import Phase, Stage
 from reverie.learner.checkpoint import Checkpoint
 from reverie.text import duration, percent
 
+MEGABYTE = 1_000_000
 SHORT = 12  # letters of losses that are not worth showing
 SILENCE = 60.0  # seconds after which a pipe is told how long it will still take
 
@@ -37,6 +38,9 @@ class ConsoleProgress(Observer):
 
     def reading(self, done: int, total: int) -> None:
         self._show("reading images", done, total)
+
+    def downloading(self, done: int, total: int) -> None:
+        self._show("downloading weights, MB", done // MEGABYTE, total // MEGABYTE)
 
     def task_begins(self, index: int, count: int) -> None:
         self._where, self._tasks = f"task {index + 1}/{count}", count

@@ -26,6 +26,8 @@ LITTLE = 0.1  # of the usual schedule: worth a warning
 
 def within_budget(budget: float, step: Step, device: torch.device) -> Step:
     """The same step with a schedule for so many seconds."""
+    if not step.trains:  # all is computed in closed form
+        return step
     began, setup, training = time.monotonic(), 0.0, 0.0
     learner, task = step.learner(device), step.task()
     learner.method.begin(task)
@@ -41,8 +43,6 @@ def within_budget(budget: float, step: Step, device: torch.device) -> Step:
             learner.engine.run(replace(phase, epochs=None, steps=MEASURED + 1), seed=0, observer=watch)
         setup += watch.setup
         training += watch.step * phase.total_steps
-    if not training:  # all is computed in closed form
-        return step
     left = 0.9 * (budget - (time.monotonic() - began)) - setup
     share = max(0.0, left) / training
     config = defaults.scaled(step.config, min(MOST, share))

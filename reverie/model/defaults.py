@@ -27,6 +27,16 @@ def choose_size(shorter_side: int, net: str | None) -> int:
     return max((size for size in sizes if size <= shorter_side), default=SIZES[0])
 
 
+def choose_size_for_weights(shorter_side: int, usual: int) -> int:
+    """The size that the weights were learned with, unless the usual image has less than half of it."""
+    return usual if 2 * shorter_side >= usual else choose_size(shorter_side, "a library's")
+
+
+def may_be_photographs(size: int, channels: int) -> bool:
+    """In colour, and as large as the package's own networks take them."""
+    return size >= SIZES[-1] and channels == 3
+
+
 def choose_net(size: int) -> str:
     if size <= SMALL:
         return "resnet8"

@@ -28,7 +28,12 @@ from reverie.model.acceptance import Acceptance
 from reverie.model.budget import within_budget
 from reverie.model.folder import load_model, model_digest, read_model, write_model
 from reverie.model.judging import disagreement
-from reverie.model.request import ABD, LearnRequest, method_to_go_on_with
+from reverie.model.request import (
+    LearnRequest,
+    method_to_begin_with,
+    method_to_go_on_with,
+    starting_weights,
+)
 from reverie.model.saved import SavedModel
 from reverie.model.step import Step, learn_step, plan_step, read_check_images
 from reverie.nets.weights import fingerprint
@@ -49,6 +54,7 @@ def learn_folder(
     method: str | None = None,
     backbone: str | None = None,
     weights: Path | str | None = None,
+    pretrained: bool = False,
     seed: int = 0,
     budget: str | float | None = None,
     on_known_class: KnownClass = "error",
@@ -67,8 +73,11 @@ def learn_folder(
     - `folder`: images, one sub-folder a class, or a CSV file with the columns path and label.
     - `to`: the model folder to write. `old` is left as it is.
     - `method`, `settings`: how to learn; left out, the method that made `old`, or ABD where there is none, or a model
-      folder is not enough for it. `budget`: about how long it may take (90s, 10min, 1h).
+      folder is not enough for it; for a first model that begins with weights, RanPAC. `budget`: about how long it may
+      take (90s, 10min, 1h).
     - `backbone`, `weights`: the network of a first model, such as "torchvision/resnet18", and a file of its weights.
+      `pretrained`: its library's own weights, found in the usual caches or downloaded; left out, the network is
+      torchvision's EfficientNet-B0.
     - `on_known_class`: what to do with images of a class that the model knows: "error", "skip" or "refine".
     - `check`: more images to compare the old and the new model on, in class folders or not.
 
@@ -76,15 +85,17 @@ def learn_folder(
     can mend, `Interrupted` after Ctrl-C, and `Diverged` where a loss is no longer a number.
     """
     checkpoint_seconds = check_number("checkpoint_seconds", checkpoint_seconds, least=0)
-    chosen = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
+    if old and pretrained:
+        raise UserError(f"`pretrained` is for the network of a first model; {old} has its own.")
     if method is None:
-        method = method_to_go_on_with(load_model(old)) if old else ABD
-    request = LearnRequest.of(method, seed, chosen, weights, budget, on_known_class)
-    job = _Job(Path(to), request, find_device(device), checkpoint_seconds)
-    with showing_progress(progress, job.to.name) as display:
-        return job.run(
-            Path(folder), Path(old) if old else None, Path(check) if check else None, Observers(observer, display)
-        )
+        method = method_to_go_on_with(load_model(old)) if old else method_to_begin_with(bool(weights or pretrained))
+    with showing_progress(progress, Path(to).name) as display:
+        observers = Observers(observer, display)
+        asked = ((f"net.name={backbone}",) if backbone else ()) + setting_texts(settings)
+        chosen, file = starting_weights(asked, weights, pretrained, observers.downloading)
+        request = LearnRequest.of(method, seed, chosen, file, budget, on_known_class)
+        job = _Job(Path(to), request, find_device(device), checkpoint_seconds)
+        return job.run(Path(folder), Path(old) if old else None, Path(check) if check else None, observers)
 
 
 class JobFile(Record):
@@ -132,6 +143,15 @@ class _Job:
     def _announce(self, step: Step, observer: Observer) -> None:
         for line in step.lines():
             observer.decided(line)
+        if (
+            step.before is None
+            and step.weights is None
+            and defaults.may_be_photographs(step.preprocessing.size, step.preprocessing.channels)
+        ):
+            observer.decided(
+                "are these photographs? A network with ImageNet weights knows far more of them than these images can "
+                "teach it, and takes seconds: `pretrained=True`"
+            )
         unlimited = step.trains and not (self.request.budget or self.request.schedule)
         if self.device.type == "cpu" and step.preprocessing.size > defaults.SMALL and unlimited:
             observer.decided("without a GPU this may take hours; a budget of 30min would make it fit")

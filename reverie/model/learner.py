@@ -32,7 +32,7 @@ from reverie.model.classes import remove_classes, rename_classes, trained_classe
 from reverie.model.evaluation import Evaluation, evaluate_images, first_few
 from reverie.model.folder import read_model, save_model
 from reverie.model.inference import Prediction, class_probabilities, predict_images
-from reverie.model.request import ABD, LearnRequest, method_to_go_on_with
+from reverie.model.request import LearnRequest, method_to_begin_with, method_to_go_on_with, starting_weights
 from reverie.model.saved import SavedModel
 from reverie.model.step import learn_step, plan_step, read_check_images
 from reverie.nets.surgery import adopt_module
@@ -59,18 +59,20 @@ class Learner:
         backbone: str | None = None,
         *,
         weights: Path | str | None = None,
+        pretrained: bool = False,
         size: int | None = None,
-        method: str = ABD,
+        method: str | None = None,
         seed: int = 0,
         device: str = "auto",
         settings: Settings = (),
     ) -> None:
         self.device = find_device(device)
-        self.method, self.seed = method, seed
+        self.method = method_to_begin_with(bool(weights or pretrained)) if method is None else method
+        self.seed = seed
         self.settings = setting_texts(settings)
         first = {"net.name": backbone, "data.size": size}
         self._first_settings = setting_texts({key: value for key, value in first.items() if value is not None})
-        self._weights = Path(weights) if weights else None
+        self._weights, self._pretrained = Path(weights) if weights else None, pretrained
         self._saved: SavedModel | None = None
         self._digest: str | None = None  # of the folder that holds the model as it is
         self._task_learner: TaskLearner | None = None
@@ -135,13 +137,15 @@ class Learner:
         numbers into `names`. Some images of each class are held out; the report judges the model by them. If anything
         goes wrong, the learner is as it was before. `learn_folder` does the same on disk, where it can be resumed.
         """
-        settings = self.settings if self._saved else (*self._first_settings, *self.settings)
-        weights = None if self._saved else self._weights
-        request = LearnRequest.of(self.method, self.seed, settings, weights, budget, on_known_class)
         if not isinstance(check, str | Path | None):
             raise UserError(f"`check` is a folder of images, not {type(check).__name__}.")
         with showing_progress(progress, self.method) as display:
             followers = Observers(observer, display)
+            settings, weights = self.settings, None
+            if self._saved is None:
+                first = (*self._first_settings, *self.settings)
+                settings, weights = starting_weights(first, self._weights, self._pretrained, followers.downloading)
+            request = LearnRequest.of(self.method, self.seed, settings, weights, budget, on_known_class)
             inputs = as_inputs(images, names, request.data.holdout)
             step = plan_step(self._saved, inputs, request, followers.reading)
             to_check = read_check_images(Path(check), step, followers.reading) if check else None

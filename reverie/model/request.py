@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -10,15 +11,20 @@ from typing import get_args
 from reverie.config.choices import KnownClass
 from reverie.config.layers import Settings, setting_keys, setting_texts, settings_by_section
 from reverie.config.schema import DataConfig
+from reverie.data.folder import Progress
 from reverie.errors import UserError
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.keeps import Keeps
 from reverie.model import defaults
 from reverie.model.saved import SavedModel
+from reverie.nets.backbone import LIBRARIES
+from reverie.nets.external import find_network
+from reverie.nets.pretrained import PRETRAINED_NET, pretrained_file
 from reverie.system.records import build
 
 log = logging.getLogger("reverie")
 ABD = "abd"  # what new classes are learned with, unless somebody says otherwise
+RANPAC = "ranpac"  # the same for a network that begins with weights of other images: trained, it would forget them
 SCHEDULE = ("train.epochs", "train.milestones", "dream.steps")
 OF_RUNS = (
     "stream.",
@@ -44,6 +50,29 @@ def method_to_go_on_with(before: SavedModel) -> str:
     except UserError as error:
         log.warning("The method that this model was made by is not here, so %r goes on from it: %s", ABD, error)
         return ABD
+
+
+def method_to_begin_with(starts_pretrained: bool) -> str:
+    """Where nobody names one."""
+    return RANPAC if starts_pretrained else ABD
+
+
+def starting_weights(
+    settings: tuple[str, ...], weights: Path | str | None, pretrained: bool, progress: Progress | None = None
+) -> tuple[tuple[str, ...], Path | None]:
+    """The settings with the network that a first model begins with, and the file of its weights, if it has any.
+
+    Those that `pretrained` asks for are downloaded where they are not here yet.
+    """
+    if not pretrained:
+        return settings, Path(weights) if weights else None
+    if weights:
+        raise UserError("`pretrained` finds the library's own weights, and `weights` names a file. Leave one out.")
+    net = named_net(settings) or PRETRAINED_NET
+    wanted = find_network(net)
+    if wanted.family not in LIBRARIES:
+        raise UserError(f"There are no pretrained weights of {net}; there are for networks of torchvision and timm.")
+    return (*settings, f"net.name={wanted}"), pretrained_file(wanted, progress)
 
 
 @dataclass(frozen=True)
@@ -100,5 +129,10 @@ class LearnRequest:
     @property
     def net(self) -> str | None:
         """The network that was asked for."""
-        name = settings_by_section(self.settings).get("net", {}).get("name")
-        return None if name is None else str(name)
+        return named_net(self.settings)
+
+
+def named_net(settings: Sequence[str]) -> str | None:
+    """By net.name."""
+    name = settings_by_section(settings).get("net", {}).get("name")
+    return None if name is None else str(name)

@@ -165,6 +165,11 @@ def plan_step(
     side, colourful = inputs.look()
     if request.weights and (before or "/" not in str(request.net)):
         raise UserError("`weights` are for the network of a first model, named by `backbone`: torchvision/… or timm/….")
+    if before is None and not request.weights and not find_method(request.method).trains_network:
+        raise UserError(
+            f"The method {request.method!r} leaves the network as it is, so a first model needs one that was trained "
+            "before: say `pretrained=True`, or give a file of `weights`."
+        )
     size, net, augment = _shape(before, request, side, colourful)
     choose = partial(
         defaults.choose,
@@ -270,7 +275,7 @@ def _shape(
     """Size, network and augmentation: the model's own, or chosen for a first one by its images."""
     asked_size, asked_net = request.data.size, request.net
     if before is None:
-        size = asked_size or defaults.choose_size(side, asked_net)
+        size = asked_size or _first_size(request, side)
         return size, asked_net, defaults.choose_augmentation(size, colourful)
     size, net = before.classifier.preprocessing.size, before.config.net.name
     if (asked_size or size, asked_net or net) != (size, net):
@@ -279,6 +284,13 @@ def _shape(
     if before.config.preset == ADOPTED:  # of which nobody knows how it was trained
         return size, net, defaults.choose_augmentation(size, colourful)
     return size, net, before.config.augment
+
+
+def _first_size(request: LearnRequest, side: int) -> int:
+    if request.weights is None or request.net is None:
+        return defaults.choose_size(side, request.net)
+    usual, *_ = usual_preprocessing(Architecture.parse(request.net))
+    return defaults.choose_size_for_weights(side, usual)
 
 
 def _preprocessing(dataset: Dataset, config: Config, weights: Path | None) -> Preprocessing:

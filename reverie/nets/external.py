@@ -104,10 +104,15 @@ def usual_preprocessing(wanted: Architecture) -> tuple[int, tuple[float, ...], t
     if wanted.family == "timm":
         settings = _timm().get_pretrained_cfg(wanted.name)
         return settings.input_size[-1], tuple(settings.mean), tuple(settings.std)
-    transforms = _torchvision().get_model_weights(wanted.name).DEFAULT.transforms()
+    transforms = torchvision_weights(wanted).transforms()
     if wanted.name in RESCALING:
         return transforms.crop_size[0], (0.5,) * 3, (0.5,) * 3
     return transforms.crop_size[0], tuple(transforms.mean), tuple(transforms.std)
+
+
+def torchvision_weights(wanted: Architecture) -> Any:
+    """What torchvision publishes for this network: an address, and how images are prepared."""
+    return _torchvision().get_model_weights(wanted.name).DEFAULT
 
 
 def find_network(name: str) -> Architecture:

@@ -139,6 +139,8 @@ def test_what_learn_decides_is_told_in_flags(reverie, tmp_path, monkeypatch):
     code, out, err = reverie("learn", "large", "--to", "new", "--device", "cpu")
     assert (code, err.startswith("reverie: stopped; everything so far is saved.")) == (130, True)
     assert "without a GPU this may take hours; --budget 30min would make it fit\n" in out
+    assert "are these photographs? A network with ImageNet weights knows far more" in out
+    assert "takes seconds: --pretrained\n" in out
 
 
 def test_where_the_model_was_whole_already_it_is_told_how_to_look_at_further_images(reverie, tmp_path, monkeypatch):

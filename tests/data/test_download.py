@@ -1,10 +1,7 @@
 """Downloads from a real server on this machine: progress, checksum, mirrors, and nothing left behind by a failure."""
 
-import functools
 import hashlib
-import http.server
 import tarfile
-import threading
 import zipfile
 from dataclasses import replace
 
@@ -15,23 +12,14 @@ from reverie.data import download
 from reverie.data.sources import ARCHIVES, Archive, read_dataset
 from reverie.errors import UserError
 from tests.support.images import write_cifar100, write_tiny_imagenet
+from tests.support.serving import served
 
 
 @pytest.fixture
 def server(tmp_path):
     """Serves `tmp_path/web` and gives its address."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    web = tmp_path / "web"
-    web.mkdir()
-    handler = functools.partial(Quiet, directory=str(web))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{httpd.server_port}", web
-        httpd.shutdown()
+    with served(tmp_path / "web") as address:
+        yield address, tmp_path / "web"
 
 
 @pytest.fixture

@@ -35,3 +35,13 @@ def test_measuring_leaves_the_model_before_the_step_as_it_was(step):
     made = within_budget(0.5, step, torch.device("cpu"))
     assert made.before is step.before and step.before.classifier.class_names == ("0", "1", "2")
     assert all(torch.equal(value, before[name]) for name, value in step.before.classifier.state_dict().items())
+
+
+def test_where_nothing_is_trained_any_budget_is_kept(world, tmp_path):
+    from torchvision.models import resnet18
+
+    torch.save(resnet18(num_classes=7).state_dict(), tmp_path / "weights.pth")
+    settings = ("net.name=torchvision/resnet18", "data.size=32")
+    request = LearnRequest(method="ranpac", settings=settings, weights=tmp_path / "weights.pth")
+    step = plan_step(None, as_inputs(world / "first"), request)
+    assert within_budget(0.001, step, torch.device("cpu")) is step

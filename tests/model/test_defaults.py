@@ -8,6 +8,8 @@ from reverie.model.defaults import (
     choose,
     choose_augmentation,
     choose_size,
+    choose_size_for_weights,
+    may_be_photographs,
     parse_duration,
     scaled,
 )
@@ -34,6 +36,16 @@ def chosen(size=32, images=1000, settings=(), **given):
 )
 def test_the_size_is_the_largest_that_enlarges_no_usual_image(side, net, size):
     assert choose_size(side, net) == size
+
+
+@pytest.mark.parametrize(("side", "size"), [(3000, 224), (224, 224), (112, 224), (111, 64), (32, 32)])
+def test_weights_see_the_size_they_were_learned_with_unless_images_are_far_smaller(side, size):
+    assert choose_size_for_weights(side, 224) == size
+
+
+def test_what_may_be_photographs_is_large_and_in_colour():
+    assert may_be_photographs(64, 3)
+    assert not may_be_photographs(64, 1) and not may_be_photographs(32, 3)
 
 
 def test_larger_images_get_larger_networks():

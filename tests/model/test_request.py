@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reverie.errors import UserError
-from reverie.model.request import LearnRequest
+from reverie.model.request import LearnRequest, method_to_begin_with, starting_weights
 
 
 def test_a_budget_and_a_schedule_exclude_each_other():
@@ -29,3 +29,12 @@ def test_a_method_that_needs_more_than_a_model_is_refused(method):
 def test_what_is_for_experiments_is_refused(setting):
     with pytest.raises(UserError, match="is for experiments"):
         LearnRequest(settings=(setting,))
+
+
+def test_a_network_that_begins_with_weights_rests_unless_told_otherwise():
+    assert [method_to_begin_with(starts) for starts in (False, True)] == ["abd", "ranpac"]
+
+
+def test_without_a_wish_for_pretrained_weights_everything_stays_as_asked():
+    assert starting_weights(("data.size=32",), None, False) == (("data.size=32",), None)
+    assert starting_weights((), "weights.pth", False) == ((), Path("weights.pth"))

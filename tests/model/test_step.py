@@ -381,6 +381,7 @@ def test_a_first_model_may_begin_with_weights_of_another(world, tmp_path):
     report = learn_folder(
         world / "first",
         tmp_path / "new",
+        method="abd",
         backbone="torchvision/resnet18",
         weights=tmp_path / "weights.pth",
         settings={"data.size": 32, "train.epochs": 1, "train.batch_size": 48},
