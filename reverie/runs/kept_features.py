@@ -39,11 +39,14 @@ class KeptFeatures:
     test_labels: Tensor
     images: SeenByBoth | None = None
     dreams: SeenByBoth | None = None
+    drawn: SeenByBoth | None = None
+    trained: Tensor | None = None  # what the training head answers for each test image
 
     def write(self, file: Path) -> None:
         tensors = {f"true.{name}": value for name, value in self.true.state_dict().items()}
         tensors |= {"test": self.test, "test_labels": self.test_labels}
-        for name, seen in (("images", self.images), ("dreams", self.dreams)):
+        tensors |= {} if self.trained is None else {"trained": self.trained}
+        for name, seen in (("images", self.images), ("dreams", self.dreams), ("drawn", self.drawn)):
             if seen is not None:
                 tensors |= {f"{name}.before": seen.before, f"{name}.after": seen.after}
         write_bytes(file, safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()}))
@@ -60,6 +63,8 @@ class KeptFeatures:
                 tensors["test_labels"],
                 _seen(tensors, "images"),
                 _seen(tensors, "dreams"),
+                _seen(tensors, "drawn"),
+                tensors.get("trained"),
             )
             made.check()
         except OSError:
@@ -78,6 +83,8 @@ class KeptFeatures:
             raise ValueError("features of test images and their labels do not fit")
         if len(self.test_labels) and not 0 <= int(self.test_labels.min()) <= int(self.test_labels.max()) < classes:
             raise ValueError("a test image is of no class")
+        if self.trained is not None and self.trained.shape != self.test_labels.shape:
+            raise ValueError("what the training head answers is not of these test images")
 
 
 def _seen(tensors: dict[str, Tensor], name: str) -> SeenByBoth | None:
@@ -104,6 +111,7 @@ class FeatureKeeper(Observer):
         method = self.learner.method
         self.teacher = getattr(method, "teacher", None)
         self.dreamer = method.dreamer
+        self.drawn = getattr(method, "drawn", None)
 
     def keep(self, task: Task, seen: Stream, folder: Path) -> None:
         """What the network that has learned `task` makes of all images of the classes `seen`."""
@@ -111,13 +119,24 @@ class FeatureKeeper(Observer):
         images, test = seen.union().images, seen.test()
         labels = images.labels.repeat(2 if flipped else 1)
         true = ClassStatistics.measure(method.features_of(images, mirrored=flipped), labels, len(seen.classes))
+        shown = method.features_of(test)
         KeptFeatures(
             true,
-            method.features_of(test),
+            shown,
             test.labels,
             self._of_new_images(seen[task.index], flipped),
             self._of_dreams(task.size),
+            self.drawn,
+            self._by_training_head(shown),
         ).write(folder / FEATURES)
+
+    @torch.no_grad()
+    def _by_training_head(self, features: Tensor) -> Tensor | None:
+        classifier = self.learner.classifier
+        if classifier.head.rows < classifier.seen:  # it knows the first classes alone
+            return None
+        logits = classifier.logits(features.to(self.learner.device))[:, : classifier.seen]
+        return logits.argmax(dim=1).cpu()
 
     def _of_new_images(self, task: Task, flipped: bool) -> SeenByBoth | None:
         if self.teacher is None:
