@@ -1,16 +1,18 @@
-"""Variants of lucid on held-out training images: how its constants were chosen, without a look at a test image.
+"""Variants of lucid on held-out training images: how its constants are chosen, without a look at a test image.
 
-    python benchmarks/lucid_trials.py --data DIR --out trials base "lower: method.later_lr=0.3" …
+    python benchmarks/lucid_trials.py --data DIR --out trials base "still: method.stillness=0.1" …
 
-As `reverie tune` has it: the first half of the tasks of order 0, a fold of their training images held out and judged on.
-The first task is learned once; each variant (a name, and settings behind a colon) goes on from it in a process of its
-own. Each leaves a folder with the features that `reverie heads` compares heads and maps on, and a line in trials.json.
+As `reverie tune` has it: the first half of the tasks of order 0, a fold of their training images held out and judged
+on. The first task is learned once; each variant (a name, and settings behind a colon) goes on from it in a process of
+its own, all at once. Each leaves a folder with the features that maps and heads can be
+compared on, and a line in trials.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -75,7 +77,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("trials"))
     parser.add_argument("--preset", default=PRESET)
     parser.add_argument("--set", action="append", default=[], help="for all variants")
-    parser.add_argument("--first", action="store_true", help="the first task alone")
+    parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--progress", action="store_true")
     asked = parser.parse_args()
@@ -84,8 +86,12 @@ if __name__ == "__main__":
         learn(asked, asked.variants[0])
         sys.exit()
     options = [word for word in sys.argv[1:] if word not in asked.variants]
-    running = [subprocess.Popen([sys.executable, __file__, "--one", variant, *options]) for variant in asked.variants]
+    alone = [sys.executable, __file__, "--one"]
+    if not (asked.out / "first.pt").is_file():
+        subprocess.run([*alone, "--first", asked.variants[0], *options], check=True)
+    running = [subprocess.Popen([*alone, variant, *options]) for variant in asked.variants]
     codes = [process.wait() for process in running]
+    told = shlex.join(["python", "benchmarks/lucid_trials.py", *(word.rpartition("/")[2] for word in sys.argv[1:])])
     files = sorted(asked.out.glob("*/trial.json"))
-    write_json(asked.out / "trials.json", {"command": " ".join(sys.argv), "trials": [json.loads(f.read_text()) for f in files]})
+    write_json(asked.out / "trials.json", {"command": told, "trials": [json.loads(f.read_text()) for f in files]})
     sys.exit(max(codes))

@@ -88,7 +88,8 @@ def heads(
     sources: Annotated[
         str | None,
         typer.Option(
-            help="What statistics are moved by: none, images, dreams, both; or true: measured on all images.",
+            help="What statistics are moved by: none, images, dreams, both; true: measured on all images; trained: the "
+            "head that was trained by steps.",
             show_default="all that the run has",
         ),
     ] = None,

@@ -251,10 +251,11 @@ class TrainConfig:
     ] = None
 
     rotations: Annotated[
-        Literal["none", "first", "all"],
+        Literal["none", "first", "one", "all"],
         about(
             "new images are also learned turned by 90, 180 and 270 degrees, as further classes of a head that exists "
-            "only meanwhile: in the `first` task, or in `all`"
+            "only meanwhile: in the `first` task, or in `all`; `one`: in all, but after the first each image is turned "
+            "one way only, for a quarter of the cost"
         ),
         LATER,
     ] = "none"
@@ -285,6 +286,14 @@ class TrainConfig:
 class DreamConfig:
     """How old classes are dreamed up."""
 
+    source: Annotated[
+        Literal["noise", "images"],
+        about(
+            "what dreams are made of: `noise`, by a generator; or new `images`, changed until the network takes them "
+            "for old classes, for methods that keep class statistics ([lucid.md](lucid.md))"
+        ),
+        LATER,
+    ] = "noise"
     steps: Annotated[Steps, about("of the generator, before each task but the first")] = 5000
     batch_size: Annotated[BatchSize | None, about("null: as in training")] = None
     lr: Annotated[LearningRate, about("of Adam")] = 1e-3
@@ -304,6 +313,12 @@ class DreamConfig:
         Literal["fresh", "carried"], about("a new generator for each task, or weights and optimizer `carried` over")
     ] = "fresh"
     mixed: Annotated[bool, about("the dreamer in bfloat16, too, where networks are ([speed.md](speed.md))")] = False
+
+    def __post_init__(self) -> None:
+        if self.source == "images" and self.life == "carried":
+            raise ValueError(
+                "dream.life must be fresh beside dream.source=images: there is no generator to carry over."
+            )
 
 
 @settings("coreset")

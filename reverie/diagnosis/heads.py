@@ -28,7 +28,7 @@ from reverie.system.arguments import as_names, check_number
 from reverie.system.records import Record
 from reverie.text import did_you_mean, percent
 
-Source = Literal["none", "images", "dreams", "both", "true"]
+Source = Literal["trained", "none", "images", "dreams", "both", "true"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 HEADS: tuple[Head, ...] = get_args(Head)
 KEEP = "keep=[features]"
@@ -38,7 +38,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class HeadResult(Record):
     """What one head answers, by statistics that were moved in one way."""
 
-    source: Source  # what the map was fitted on; `true`: nothing moved, statistics measured on all training images
+    source: Source  # what the map was fitted on; `true`: nothing moved, statistics measured on all training images;
+    # `trained`: no statistics at all, the head that was trained by steps
     head: Head
     accuracies: list[Share]  # after each task, on the test images of all classes so far
 
@@ -81,6 +82,7 @@ class HeadComparison(Record):
 
 
 WORDS: dict[Source, str] = {
+    "trained": "(the training head)",
     "none": "nothing",
     "images": "new images",
     "dreams": "dreams",
@@ -122,7 +124,7 @@ def compare_heads(
     - `run`: the folder of one that kept its features, `keep=[features]`.
     - `sources`: what the map from old to new features is fitted on: `images`, `dreams`, `both`, or `none`, which leaves
       statistics where they were; `true` has them measured on the training images of all classes. Left out: all of which
-      the run has the features.
+      the run has the features. `trained` is the head that was trained by steps, whatever `heads` says.
     - `heads`: `linear`, `gaussian`, `prototype`.
     - `ridge`, `dream_weight`, `residual`, `pooled`: as the options of the method `lucid`.
 
@@ -141,9 +143,14 @@ def compare_heads(
     folder = RunFolder(Path(run))
     kept = _read(folder)
     chosen = _choose_sources(sources, kept, folder)
-    results, done, total = [], 0, len(chosen) * len(asked) * len(kept.tasks)
+    results, done = [], 0
+    total = len([source for source in chosen if source != "trained"]) * len(asked) * len(kept.tasks)
     with counting(progress, "fits heads") as tell:
         for source in chosen:
+            if source == "trained":
+                accuracies = [_trained_accuracy(features) for features in kept.tasks]
+                results.append(HeadResult(source=source, head="linear", accuracies=accuracies))
+                continue
             moving = replace(base, map="none" if source == "true" else source)
             states = list(kept.statistics(source, moving))
             for head in asked:
@@ -175,6 +182,11 @@ def _accuracy(head: AnsweringHead, kept: KeptFeatures) -> float:
     return float((guesses == kept.test_labels).double().mean())
 
 
+def _trained_accuracy(kept: KeptFeatures) -> float:
+    assert kept.trained is not None
+    return float((kept.trained == kept.test_labels).double().mean())
+
+
 def _read(folder: RunFolder) -> _KeptRun:
     if not folder.config.is_file():
         raise UserError(f"{folder.path} is not a run folder: it has no config.yaml.")
@@ -198,9 +210,14 @@ def _choose_sources(asked: Sequence[str] | None, kept: _KeptRun, folder: RunFold
         "dreams": any(task.dreams is None for task in later),
     }
     lacks["both"] = lacks["images"] or lacks["dreams"]
+    lacks["trained"] = any(task.trained is None for task in kept.tasks)
     if asked is None:
         return [source for source in SOURCES if not lacks.get(source)]
     names = cast(list[Source], _names("sources", asked, SOURCES))
+    if "trained" in names and lacks["trained"]:
+        raise UserError(
+            f"{folder.path} does not tell what its training head answered: it was made by an earlier version."
+        )
     if missing := [name for name in names if lacks.get(name)]:
         raise UserError(
             f"Statistics of {folder.path} cannot be moved by {missing[0]}: the method {kept.config.method!r} has "

@@ -13,7 +13,7 @@ from reverie.data.preprocessing import Normaliser
 from reverie.engine.observer import Observer
 from reverie.learner.dream_sheet import ROWS, draw_sheet
 from reverie.learner.task_learner import TaskLearner
-from reverie.methods.dreamer import Dreamer
+from reverie.methods.dreamer import Dreamer, DreamMaker
 from reverie.system.arguments import check_whole_number
 from reverie.text import plural
 
@@ -77,7 +77,7 @@ def dream_of(
     return surest(dreamer, per_class)
 
 
-def surest(dreamer: Dreamer, per_class: int) -> Dreams:
+def surest(dreamer: DreamMaker, per_class: int) -> Dreams:
     """Of many dreams, those of each class that the teacher is surest of."""
     teacher = dreamer.teacher
     shape = teacher.preprocessing

@@ -33,7 +33,7 @@ from reverie.engine.phase import (
     StepSchedule,
     Warmup,
 )
-from reverie.methods.dreamer import Dreamer
+from reverie.methods.dreamer import DreamMaker
 from reverie.methods.keeps import Keeps
 from reverie.methods.losses import cross_entropy
 from reverie.methods.rotations import RotationHead, rotation_loss, turned
@@ -76,7 +76,7 @@ class Method:
     trains_head: ClassVar[bool] = True  # false: the training head knows the first classes alone, so others cannot go on
     statistics_form: ClassVar[Form | None] = None  # of class statistics; undeclared, others cannot go on from them
     keeps: Keeps = Keeps.NOTHING
-    dreamer: Dreamer | None = None
+    dreamer: DreamMaker | None = None
     statistics: ClassStatistics | None = None  # of all classes, between tasks; for methods that keep them
     _heeds_labels = False  # the losses just computed took labels as the settings have them
     _mixed: Batch | None = None  # while losses are computed
@@ -246,11 +246,19 @@ class Method:
         with seeding.initialising(self.config.seed, "rotations", task.index):
             return RotationHead(self.classifier.backbone.feature_dim, self.total - self.old).to(self.device)
 
+    @property
+    def rotation_weight(self) -> float:
+        """Of the loss of turned images beside the others."""
+        return 1.0
+
     def _rotations(self, head: RotationHead, batch: Batch) -> Tensor:
         """Running statistics stay those of upright images, which are all that the classifier will be shown."""
+        all_ways = not self.old or self.config.train.rotations == "all"
         with statistics_at_rest(self.classifier):
-            logits = head(self.classifier.features(turned(batch.images)))
-        return self.by_label(lambda labels: rotation_loss(logits, labels, self.old, self.smoothing), batch.labels)
+            logits = head(self.classifier.features(turned(batch.images, all_ways)))
+        return self.rotation_weight * self.by_label(
+            lambda labels: rotation_loss(logits, labels, self.old, self.smoothing, all_ways), batch.labels
+        )
 
     # --- features
 

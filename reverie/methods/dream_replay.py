@@ -12,7 +12,9 @@ from reverie.config.schema import Config
 from reverie.data.feed import Batch
 from reverie.data.stream import Task
 from reverie.engine.phase import Phase, Stage
+from reverie.errors import UserError
 from reverie.methods.base import Distiller, Keeps, Taught
+from reverie.methods.drawer import Drawer
 from reverie.methods.dreamer import Dreamer, without_memory
 from reverie.nets.classifier import Classifier
 from reverie.nets.statistics import can_remember
@@ -34,7 +36,9 @@ class DreamReplay(Distiller):
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
-        if not can_remember(classifier):
+        if config.dream.source == "images":
+            self._refuse_drawing_without_statistics()
+        elif not can_remember(classifier):
             raise without_memory(classifier)
         self.carried = config.dream.life == "carried"
         if self.carried:
@@ -44,23 +48,26 @@ class DreamReplay(Distiller):
         super().begin(task)
         if self.teacher is None:
             return
-        if self.dreamer is None:
-            self.dreamer = self._new_dreamer(self.teacher, task.index)
-        else:
+        if self.config.dream.source == "images":
+            config = self.config
+            self.dreamer = Drawer(self.teacher, self.statistics, task.images, self.augment, config.seed, task.index)
+        elif isinstance(self.dreamer, Dreamer):  # carried
             self.dreamer.teach(self.teacher, task.index)
+        else:
+            self.dreamer = self._new_dreamer(self.teacher, task.index)
 
     def phases(self, task: Task) -> Iterator[Phase | Stage]:
         if self.teacher is None or self.dreamer is None:
             yield from super().phases(task)
             return
-        yield self.dreamer.phase()
-        yield self.learning(task, self.losses, [self.teacher, self.dreamer.generator], self.prepare)
+        yield from self.dreamer.making()
+        yield self.learning(task, self.losses, [self.teacher, *self.dreamer.resting], self.prepare)
 
     def end(self, task: Task) -> None:
         super().end(task)
         if not self.carried:
             self.dreamer = None
-        elif self.dreamer is not None:
+        elif isinstance(self.dreamer, Dreamer):
             self.dreamer.teach(self.classifier, task.index)  # lets go of the old teacher
 
     def prepare(self, batch: Batch, rng: torch.Generator) -> Replay:
@@ -81,6 +88,18 @@ class DreamReplay(Distiller):
             self.dreamer = self._new_dreamer(self.classifier, task=1)
         if self.dreamer is not None:
             self.dreamer.load_state_dict(state["dreamer"])
+
+    @property
+    def keeps_statistics(self) -> bool:
+        return Keeps.STATISTICS in self.keeps
+
+    def _refuse_drawing_without_statistics(self) -> None:
+        if not self.keeps_statistics:
+            raise UserError(
+                "dream.source=images draws new images towards the statistics of old classes, and this method keeps "
+                "none. Set method.statistics=true where the method has it, choose lucid, or leave dream.source at "
+                "noise."
+            )
 
     def _new_dreamer(self, teacher: Classifier, task: int) -> Dreamer:
         return Dreamer(teacher, self.config.dream, self.config.train.batch_size, self.config.seed, task)

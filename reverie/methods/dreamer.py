@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from reverie.config.schema import DreamConfig
 from reverie.data.feed import Batch, NoData
 from reverie.data.images import images_at_once
 from reverie.data.preprocessing import Normaliser, Preprocessing
-from reverie.engine.phase import Adam, OptimizerMemory, Phase
+from reverie.engine.phase import Adam, OptimizerMemory, Phase, Stage
 from reverie.errors import UserError
 from reverie.methods import losses
 from reverie.nets.classifier import Classifier
@@ -39,7 +39,63 @@ class Noise:
     values: Tensor
 
 
-class Dreamer:
+class DreamMaker:
+    """Whatever makes images of the old classes: `making` prepares it, `sample` is what methods replay."""
+
+    teacher: Classifier
+    device: torch.device
+    seed: int
+    task: int
+
+    @property
+    def resting(self) -> Sequence[nn.Module]:
+        """What takes part in replay, and learns nothing."""
+        return ()
+
+    def making(self) -> Iterator[Phase | Stage]:
+        """What has to be done before there are dreams."""
+        raise NotImplementedError
+
+    def sample(self, count: int, rng: torch.Generator) -> Tensor:
+        """Dreams as the classifier takes images. `rng` lives on the device."""
+        raise NotImplementedError
+
+    def shown(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
+        """At most so many dreams, part by part, since all of them together could fill the memory."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def gallery(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same `count` dreams each time, the class the teacher sees in each, and how sure it is. Part by part."""
+        rng = torch.Generator(self.device).manual_seed(seeding.derive(self.seed, "gallery", self.task))
+        for images in self.shown(count, rng):
+            with torch.no_grad():
+                sure, label = self.teacher.eval()(images).softmax(dim=1).max(dim=1)
+            yield images, label, sure
+
+    def coverage(self) -> dict[str, Any]:
+        """Which of the old classes are dreamed of, and how surely. A class counts from a tenth of its fair share on."""
+        classes = self.teacher.seen
+        seen = [part[1:] for part in self.gallery(max(500, 20 * classes))]
+        labels, confidence = (torch.cat(part) for part in zip(*seen, strict=True))
+        shares = torch.bincount(labels, minlength=classes) / len(labels)
+        covered = int((shares >= 0.1 / classes).sum())
+        if covered < max(2, classes / 2) <= classes:
+            log.warning("The dreams collapse to %d of %d classes; more steps of dreaming may help.", covered, classes)
+        return {
+            "classes": classes,
+            "covered": covered,
+            "shares": [round(share, 4) for share in shares.tolist()],
+            "confidence": round(float(confidence.mean()), 4),
+        }
+
+
+class Dreamer(DreamMaker):
     """Belongs to one task; one that is carried (`dream.life`) is taught anew for each, and goes on from where it was.
 
     What it draws is a function of seed, task and teacher, and of its earlier tasks if it is carried; not of the method.
@@ -63,6 +119,13 @@ class Dreamer:
             raise without_memory(teacher)
         self.teacher, self.task = teacher, task
         self.watched = watching(teacher)
+
+    @property
+    def resting(self) -> Sequence[nn.Module]:
+        return [self.generator]
+
+    def making(self) -> Iterator[Phase | Stage]:
+        yield self.phase()
 
     def phase(self) -> Phase:
         """The generator's training."""
@@ -100,34 +163,10 @@ class Dreamer:
         """Dreams as the classifier takes images, neither augmented nor clipped. `rng` lives on the dreamer's device."""
         return self.as_input(self.generator.eval()(self._noise(count, rng)))
 
-    def gallery(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The same `count` dreams each time, the class the teacher sees in each, and how sure it is.
-
-        Part by part, since all of them together could fill the memory.
-        """
-        rng = torch.Generator(self.device).manual_seed(seeding.derive(self.seed, "gallery", self.task))
+    def shown(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
         at_once = images_at_once(self.teacher.preprocessing.size)
         for start in range(0, count, at_once):
-            images = self.sample(min(at_once, count - start), rng)
-            with torch.no_grad():
-                sure, label = self.teacher.eval()(images).softmax(dim=1).max(dim=1)
-            yield images, label, sure
-
-    def coverage(self) -> dict[str, Any]:
-        """Which of the old classes are dreamed of, and how surely. A class counts from a tenth of its fair share on."""
-        classes = self.teacher.seen
-        seen = [part[1:] for part in self.gallery(max(500, 20 * classes))]
-        labels, confidence = (torch.cat(part) for part in zip(*seen, strict=True))
-        shares = torch.bincount(labels, minlength=classes) / len(labels)
-        covered = int((shares >= 0.1 / classes).sum())
-        if covered < max(2, classes / 2) <= classes:
-            log.warning("The dreams collapse to %d of %d classes; more steps of dreaming may help.", covered, classes)
-        return {
-            "classes": classes,
-            "covered": covered,
-            "shares": [round(share, 4) for share in shares.tolist()],
-            "confidence": round(float(confidence.mean()), 4),
-        }
+            yield self.sample(min(at_once, count - start), rng)
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self.generator.state_dict(), "memory": self.memory.state if self.memory else {}}

@@ -97,8 +97,8 @@ class RDFCIL(StatisticsReplay):
         if self.teacher is None or self.dreamer is None or self.weights is None:
             yield from super().phases(task)
         else:
-            yield self.dreamer.phase()
-            yield from self._beside_dreams(task, [self.teacher, self.dreamer.generator], self.weights)
+            yield from self.dreamer.making()
+            yield from self._beside_dreams(task, [self.teacher, *self.dreamer.resting], self.weights)
         yield from self.statistics_stages(task)
 
     def _beside_dreams(self, task: Task, resting: Sequence[nn.Module], weights: ClassWeights) -> Iterator[Phase]:
@@ -137,13 +137,19 @@ class RDFCIL(StatisticsReplay):
         alpha, beta = math.log2(new / 2 + 1), math.sqrt(self.old / new)
         return (1 + 1 / alpha) / beta, alpha * beta
 
+    @property
+    def rotation_weight(self) -> float:
+        """As much as the cross-entropy of upright images."""
+        return self.options.cross_entropy * self.scales[0] if self.old else 1.0
+
     def representation(self, replay: Replay, relations: Relations) -> Mapping[str, Tensor]:
         """The losses of the first stage. Two passes of the student: BatchNorm sees real and dreamed images apart."""
         assert self.weights is not None
         self.weights.meet(replay.labels)
         real, (learn, keep), options = replay.real, self.scales, self.options
         features = self.classifier.features(replay.images[:real])
-        dreamed = self.classifier.head(self.classifier.features(replay.images[real:]))
+        dreamed_features = self.classifier.features(replay.images[real:])
+        dreamed = self.classifier.head(dreamed_features)
         logits = self.classifier.head(features)[:, : self.total]
         local = self.by_label(
             lambda labels: local_cross_entropy(logits, labels, self.old, smoothing=self.smoothing), replay.labels[:real]
@@ -153,7 +159,12 @@ class RDFCIL(StatisticsReplay):
             "local_cross_entropy": options.cross_entropy * learn * local,
             "distillation": options.distillation * keep * kept,
             "relations": options.relations * keep * relations(features, replay.taught_features[:real]),
+            **self.retention(replay, torch.cat([features, dreamed_features])),
         }
+
+    def retention(self, replay: Replay, features: Tensor) -> Mapping[str, Tensor]:
+        """Further losses of all rows' features in the first stage: none. A subclass may add its own."""
+        return {}
 
     def prepare_refinement(self, batch: Batch, rng: torch.Generator) -> Features:
         """The backbone rests, so that its features belong here."""

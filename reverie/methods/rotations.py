@@ -23,14 +23,19 @@ class RotationHead(nn.Module):
             return logits
 
 
-def turned(images: Tensor) -> Tensor:
-    """All images as they are, then all of them turned by 90 degrees, and so on."""
-    return torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(TURNS)])
+def turned(images: Tensor, all_ways: bool = True) -> Tensor:
+    """All images as they are, then all of them turned by 90 degrees, and so on; or a quarter of them each way."""
+    if all_ways:
+        return torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(TURNS)])
+    return torch.cat([torch.rot90(images[turns::TURNS], turns, (2, 3)) for turns in range(TURNS)])
 
 
-def rotation_loss(logits: Tensor, labels: Tensor, first: int, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy over class and turn of the images of new classes, which begin at `first`; mean over all rows."""
-    upright = TURNS * (labels - first).clamp_min(0)
-    targets = torch.cat([upright + turns for turns in range(TURNS)])
-    new = (labels >= first).to(logits.dtype).repeat(TURNS)
+def rotation_loss(logits: Tensor, labels: Tensor, first: int, smoothing: float = 0.0, all_ways: bool = True) -> Tensor:
+    """Cross-entropy over class and turn of the images of new classes, which begin at `first`; mean over all rows.
+
+    `logits` are those of `turned` images, `labels` those of the images themselves.
+    """
+    shown = [labels if all_ways else labels[turns::TURNS] for turns in range(TURNS)]
+    targets = torch.cat([TURNS * (part - first).clamp_min(0) + turns for turns, part in enumerate(shown)])
+    new = torch.cat([part >= first for part in shown]).to(logits.dtype)
     return cross_entropy(logits, targets, new, smoothing)

@@ -95,6 +95,11 @@ class StatisticsReplay(DreamReplay):
         self.keeps = (self.keeps & ~Keeps.STATISTICS) | kept
 
     @property
+    def keeps_statistics(self) -> bool:
+        wish: bool = self.options.statistics
+        return wish
+
+    @property
     def moving(self) -> Moving:
         return Moving()
 

@@ -33,7 +33,7 @@ from reverie.learner.task_learner import TaskLearner
 from reverie.methods import find_method, methods_that_load
 from reverie.methods.base import Method
 from reverie.methods.dream_replay import DreamReplay
-from reverie.methods.dreamer import Dreamer
+from reverie.methods.dreamer import DreamMaker
 from reverie.methods.keeps import Keeps
 from reverie.model import defaults
 from reverie.model.acceptance import Acceptance
@@ -123,13 +123,19 @@ class Step:
         config, train = self.config, self.config.train
         if not self.trains:
             return "nothing is trained; the network rests, and a head is computed from its features"
-        dreaming = f"{plural(config.dream.steps, 'step')} of dreaming, then " if _dreams(config) and self.known else ""
+        dreaming = ""
+        if _dreams(config) and self.known:
+            drawn = config.dream.source == "images"
+            dreaming = (
+                "new images drawn towards old classes" if drawn else f"{plural(config.dream.steps, 'step')} of dreaming"
+            )
+            dreaming += ", then "
         parts = [f"{plural(train.epochs, 'epoch')} in batches of {train.batch_size}", f"learning rate {train.lr:g}"]
         if train.schedule == "cosine":
             parts.append("falling along a cosine")
         if train.optimizer != "sgd":
             parts.append(train.optimizer)
-        if train.rotations == "all" or (train.rotations == "first" and not self.known):
+        if train.rotations in ("one", "all") or (train.rotations == "first" and not self.known):
             parts.append("turned images as further classes")
         if train.mixup:
             parts.append("mixup")
@@ -317,7 +323,7 @@ def _dreams(config: Config) -> bool:
 class _Dreams:
     """Dreams of the old classes, the same each time, part by part."""
 
-    def __init__(self, dreamer: Dreamer) -> None:
+    def __init__(self, dreamer: DreamMaker) -> None:
         self.dreamer = dreamer
 
     def __iter__(self) -> Iterator[Tensor]:

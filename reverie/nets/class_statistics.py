@@ -27,6 +27,7 @@ FORMS: dict[Form, str] = {
 LEAST = 1e-6  # of the mean variance, that is added to every direction so that none is without any
 MOST = 2**40  # images of a class
 NEGATIVE = 1e-4  # of the largest variance: by less, rounding may take one below zero
+FLOOR = 1e-3  # of the mean variance, that is added where features are measured by their variance
 ALIKE = 1e-12  # of the mean square of features: images that differ by less differ by rounding
 
 
@@ -194,6 +195,17 @@ class ClassStatistics:
             ]
         )
         return pooled * whole + (1 - pooled) * own
+
+    def metric(self) -> Tensor:
+        """[n, n]: features times this have, inside classes, independent directions of variance one.
+
+        A thousandth of the mean variance is added, so that directions without any do not decide.
+        """
+        pooled = self.pooled()
+        matrix = torch.diag(pooled) if pooled.ndim == 1 else pooled
+        spread = matrix.diagonal().mean().clamp_min(1e-30)
+        eye = torch.eye(len(matrix)).to(matrix)
+        return torch.linalg.cholesky(torch.linalg.inv(matrix + FLOOR * spread * eye)).float()
 
     # --- what answers by them
 

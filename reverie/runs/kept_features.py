@@ -14,7 +14,7 @@ from reverie.engine.observer import Observer
 from reverie.engine.phase import Phase, Stage
 from reverie.errors import UserError, explaining
 from reverie.learner.task_learner import TaskLearner
-from reverie.methods.dreamer import Dreamer
+from reverie.methods.dreamer import DreamMaker
 from reverie.methods.statistics_replay import dreams_for_map
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
@@ -39,14 +39,13 @@ class KeptFeatures:
     test_labels: Tensor
     images: SeenByBoth | None = None
     dreams: SeenByBoth | None = None
-    drawn: SeenByBoth | None = None
     trained: Tensor | None = None  # what the training head answers for each test image
 
     def write(self, file: Path) -> None:
         tensors = {f"true.{name}": value for name, value in self.true.state_dict().items()}
         tensors |= {"test": self.test, "test_labels": self.test_labels}
         tensors |= {} if self.trained is None else {"trained": self.trained}
-        for name, seen in (("images", self.images), ("dreams", self.dreams), ("drawn", self.drawn)):
+        for name, seen in (("images", self.images), ("dreams", self.dreams)):
             if seen is not None:
                 tensors |= {f"{name}.before": seen.before, f"{name}.after": seen.after}
         write_bytes(file, safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()}))
@@ -63,7 +62,6 @@ class KeptFeatures:
                 tensors["test_labels"],
                 _seen(tensors, "images"),
                 _seen(tensors, "dreams"),
-                _seen(tensors, "drawn"),
                 tensors.get("trained"),
             )
             made.check()
@@ -99,7 +97,7 @@ class FeatureKeeper(Observer):
     def __init__(self, learner: TaskLearner) -> None:
         self.learner = learner
         self.teacher: Classifier | None = None
-        self.dreamer: Dreamer | None = None
+        self.dreamer: DreamMaker | None = None
 
     def phase_begins(self, phase: Phase, done: int) -> None:
         self._take()
@@ -111,7 +109,6 @@ class FeatureKeeper(Observer):
         method = self.learner.method
         self.teacher = getattr(method, "teacher", None)
         self.dreamer = method.dreamer
-        self.drawn = getattr(method, "drawn", None)
 
     def keep(self, task: Task, seen: Stream, folder: Path) -> None:
         """What the network that has learned `task` makes of all images of the classes `seen`."""
@@ -126,7 +123,6 @@ class FeatureKeeper(Observer):
             test.labels,
             self._of_new_images(seen[task.index], flipped),
             self._of_dreams(task.size),
-            self.drawn,
             self._by_training_head(shown),
         ).write(folder / FEATURES)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from reverie.learner.task_learner import TaskLearner
+from reverie.methods.dream_replay import Replay
 from reverie.methods.keeps import Keeps
 from reverie.methods.statistics_replay import SAMPLES, Moving
 from reverie.nets.class_statistics import ClassStatistics
@@ -117,3 +118,28 @@ def test_a_map_needs_what_it_is_fitted_on():
     statistics = ClassStatistics.measure(torch.randn(6, 3), torch.arange(6) % 2, 2)
     same, left = Moving(map="none").move(statistics, None, None)
     assert same is statistics and left == 1.0
+
+
+def test_stillness_keeps_features_where_they_were(tiny, tiny_stream):
+    drift = {}
+    for weight in (0, 1):
+        learner = learn(learner_of(tiny, tiny_stream, "lucid", f"method.stillness={weight}"), tiny_stream, 1)
+        images, metric = tiny_stream[0].images, learner.method.statistics.metric()
+        before = learner.method.features_of(images)
+        learn(learner, tiny_stream, 1)
+        drift[weight] = float(((learner.method.features_of(images) - before) @ metric).square().mean())
+    assert drift[1] < 0.5 * drift[0]
+
+
+def test_stillness_is_measured_in_deviations_inside_old_classes(tiny, tiny_stream):
+    learner = learn(learner_of(tiny, tiny_stream, "lucid", "method.stillness=0.5"), tiny_stream, 1)
+    method, task = learner.method, tiny_stream[1]
+    method.begin(task)
+    method.classifier.grow(task.names)
+    before, moved = torch.randn(6, 64), torch.randn(6, 64)
+    replay = Replay(torch.zeros(6, 1), torch.zeros(6).long(), before, torch.zeros(6, 2), 3)
+    pooled = method.statistics.pooled()
+    pooled = pooled + 1e-3 * pooled.diagonal().mean() * torch.eye(64)
+    expected = ((moved.double() @ torch.linalg.inv(pooled)) * moved.double()).sum() / moved.numel()
+    found = method.retention(replay, before + moved)["stillness"]
+    torch.testing.assert_close(found.double(), 0.5 * method.scales[1] * expected, rtol=1e-3, atol=0)

@@ -20,6 +20,20 @@ def test_images_are_turned_by_quarters_one_after_the_other():
     assert torch.equal(turned(made[2:4])[:2].rot90(3, (2, 3)), images)
 
 
+@pytest.mark.parametrize("images", [1, 3, 8])
+def test_turned_one_way_each_a_quarter_of_the_images_is_shown_each_way(images):
+    shown, labels = torch.rand(images, 1, 2, 2), torch.arange(images)
+    made = turned(shown, all_ways=False)
+    assert made.shape == shown.shape
+    order = torch.cat([labels[turns::4] for turns in range(4)])
+    for row, label in zip(made, order.tolist(), strict=True):
+        assert torch.equal(row, shown[label].rot90(label % 4, (1, 2)))
+    logits = torch.full((images, 4 * images), -50.0)
+    for row, label in enumerate(order.tolist()):
+        logits[row, 4 * label + label % 4] = 50.0
+    assert float(rotation_loss(logits, labels, 0, all_ways=False)) < 1e-6
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_the_loss_is_over_class_and_turn_of_new_images_alone(smoothing):
     logits, labels, first = torch.randn(12, 8), torch.tensor([4, 1, 5]), 4
@@ -40,7 +54,9 @@ def test_every_method_has_it_besides_its_own_losses_which_stay_what_they_were(sc
     assert {*after} == {*before, "rotations"}
     assert all(torch.equal(before[key], after[key]) for key in before)
     logits = made.phase.moves["rotations"](made.classifier.features(turned(made.images)))
-    torch.testing.assert_close(after["rotations"], rotation_loss(logits, made.labels, 3))
+    weight = made.method.rotation_weight
+    torch.testing.assert_close(after["rotations"], weight * rotation_loss(logits, made.labels, 3))
+    assert weight == 1 or name == "represent"
     for other, phase in made.phases.items():
         assert ("rotations" in phase.moves) == (other in LEARNED), other
 

@@ -60,6 +60,7 @@ PHOTOS = ["data.source=folder", "stream.split=3", "data.size=8", "train.epochs=2
             [StopAt(2, "refine", 4), CtrlC(3, "dream", 3), CtrlC(3, "represent", 5), CtrlC(3, "refine", 1)],
         ),
         ("r-dfcil", "released", [CtrlC(3, "represent", 6), CtrlC(3, "refine", 4)]),
+        ("lucid", "paper", [CtrlC(2, "represent", 3), StopAt(3, "represent", 2), CtrlC(3, "refine", 1)]),
         ("lwf-coreset", "paper", [CtrlC(3, "learn", 4)]),
         ("e2e", "paper", [CtrlC(3, "learn", 4), StopAt(3, "balance", 1), CtrlC(3, "balance", 1)]),
         ("bic", "paper", [CtrlC(3, "learn", 8), CtrlC(3, "correct", 1)]),
@@ -81,6 +82,20 @@ def test_a_run_stopped_anywhere_and_again_ends_as_if_it_had_not_been(whole, tmp_
     gone_on = [place for place in beginnings_of(folder) if place[2]]
     assert gone_on == [(*stop.where, stop.step) for stop in stops if isinstance(stop, CtrlC)]
     assert_same_coresets(straight.coresets, watch.kept)
+
+
+def test_a_run_that_draws_new_images_towards_old_classes_draws_the_same_again(whole, tmp_path):
+    config = method_config("lucid").with_settings(
+        ["dream.source=images", "train.rotations=one", "method.stillness=0.1"]
+    )
+    folder, stops = tmp_path / "run", [CtrlC(2, "represent", 3), StopAt(3, "represent", 2), CtrlC(3, "refine", 1)]
+    for stop in stops:
+        with pytest.raises(Interrupted):
+            quick_run(config, folder, observer=stop, checkpoint_seconds=1e9)
+    again, straight = quick_run(config, folder), whole(config)
+    assert figures_of(again) == figures_of(straight.result)
+    assert_same_run(straight.folder, folder)
+    assert not [*folder.rglob("dreams.png")]  # they would show new images
 
 
 ALL_AT_ONCE = {
