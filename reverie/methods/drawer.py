@@ -23,8 +23,8 @@ from reverie.nets.classifier import Classifier
 
 EACH = 64  # images of each old class, where memory allows
 MOST_BYTES = 256 * 2**20  # of all of them, and at least one of each class
-STEPS = 15
-STRIDE = 0.015  # how far a step goes: a share of the norm that an image of unit variance has
+STEPS = 20
+STRIDE = 0.05  # how far a step goes: a share of the norm that an image of unit variance has
 
 
 class Drawer(DreamMaker):

@@ -102,7 +102,7 @@ def test_heads_are_compared_in_a_table_and_as_json(reverie, with_features):
     facts = json.loads(said)
     assert code == 0 and facts["method"] == "r-dfcil"
     assert (facts["residual"], facts["ridge"]) == (False, 0.1)
-    assert [one["source"] for one in facts["results"]] == ["none", "images", "dreams", "both", "true"]
+    assert [one["source"] for one in facts["results"]] == ["trained", "none", "images", "dreams", "both", "true"]
     assert all(len(one["accuracies"]) == 2 for one in facts["results"])
 
 

@@ -113,7 +113,7 @@ def test_every_key_says_what_it_means():
         ),
         (
             lambda: TrainConfig(rotations=True),
-            "train.rotations must be one of none, first, all, not true (as yes and on are read, too).",
+            "train.rotations must be one of none, first, one, all, not true (as yes and on are read, too).",
         ),
         (lambda: DataConfig(size=True), "data.size must be a whole number from 4 to 4,096 or null, not True."),
         (lambda: AugmentConfig(2, resized_crop=True), "augment.crop must be 0 beside augment.resized_crop, not 2."),

@@ -10,8 +10,10 @@ from reverie import compare_heads
 from reverie.diagnosis.heads import HEADS, SOURCES
 from reverie.engine.observer import Observer
 from reverie.errors import Interrupted, UserError
+from reverie.model.folder import load_model
+from reverie.runs.configure import make_stream
 from reverie.runs.kept_features import FEATURES, KeptFeatures
-from tests.support.experiments import StopAt, method_config, quick_run
+from tests.support.experiments import StopAt, few_digits, method_config, quick_run
 
 KEEP = "keep=[features]"
 
@@ -45,14 +47,39 @@ def test_the_run_itself_is_found_again(finished):
 
 def test_all_ways_and_all_heads_are_compared(finished):
     found = compare_heads(finished[0])
-    assert [(one.source, one.head) for one in found.results] == [(s, h) for s in SOURCES for h in HEADS]
+    assert [(one.source, one.head) for one in found.results] == [
+        ("trained", "linear"),
+        *((s, h) for s in SOURCES if s != "trained" for h in HEADS),
+    ]
     assert all(len(one.accuracies) == 3 for one in found.results)
-    first = {one.accuracies[0] for one in found.results if one.head == "linear"}
+    _, *others = found.results
+    first = {one.accuracies[0] for one in others if one.head == "linear"}
     assert len(first) == 1  # nothing has been moved yet
     header, rows = found.grid()
-    assert len(rows) == 15 and header[2:] == ["A_N", "average A"]
+    assert len(rows) == 16 and header[2:] == ["A_N", "average A"]
     shown = str(found).splitlines()
-    assert len(shown) == 16 and shown[-1].startswith("(measured on all images)  prototype")
+    assert len(shown) == 17 and shown[-1].startswith("(measured on all images)  prototype")
+
+
+def test_the_training_head_stands_beside_them_as_the_network_has_it(finished):
+    folder, _ = finished
+    (only,) = compare_heads(folder, sources="trained").results
+    config = method_config("lucid")
+    stream = make_stream(config, few_digits())
+    learner = load_model(folder / "model").plain_learner(torch.device("cpu"))
+    learner.classifier.answer_by(None)
+    assert only.accuracies[-1] == pytest.approx(learner.score(stream[:3].test()))
+
+
+def test_a_run_of_an_earlier_version_does_not_tell_of_its_training_head(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    for file in folder.rglob(FEATURES):
+        tensors = {name: value for name, value in safetensors.torch.load_file(file).items() if name != "trained"}
+        safetensors.torch.save_file(tensors, file)
+    assert "trained" not in {one.source for one in compare_heads(folder, heads="prototype").results}
+    with pytest.raises(UserError, match="earlier version"):
+        compare_heads(folder, sources=["trained"])
 
 
 def test_options_are_those_of_the_method(finished, tmp_path):
@@ -89,7 +116,12 @@ def test_a_run_that_was_stopped_keeps_the_same(finished, tmp_path):
 def test_a_method_without_dreams_is_moved_by_images_alone(tmp_path):
     folder = tmp_path / "lwf"
     quick_run(method_config("lwf").with_settings([KEEP]), folder)
-    assert {one.source for one in compare_heads(folder, heads=["prototype"]).results} == {"none", "images", "true"}
+    assert {one.source for one in compare_heads(folder, heads=["prototype"]).results} == {
+        "trained",
+        "none",
+        "images",
+        "true",
+    }
     with pytest.raises(UserError, match=r"cannot be moved by both: the method 'lwf' has no dreams"):
         compare_heads(folder, sources=["images", "both"])
 
@@ -97,7 +129,7 @@ def test_a_method_without_dreams_is_moved_by_images_alone(tmp_path):
 def test_a_method_without_a_teacher_has_statistics_that_stay_and_true_ones(tmp_path):
     folder = tmp_path / "base"
     quick_run(method_config("base").with_settings([KEEP]), folder)
-    assert {one.source for one in compare_heads(folder, heads="prototype").results} == {"none", "true"}
+    assert {one.source for one in compare_heads(folder, heads="prototype").results} == {"trained", "none", "true"}
     with pytest.raises(UserError, match="has no teacher"):
         compare_heads(folder, sources="images")
 
