@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
@@ -156,10 +157,24 @@ def paper_row(config: Config, wanted: str = "") -> PaperRow | None:
             if (row.preset, row.method) != (config.preset, config.method):
                 continue
             usual = configure(row.preset, row.method, seed=config.seed, recipe=config.recipe, settings=row.settings)
-            made = config.completed(find_method(row.method).Options)
+            made = _completed(config)
             if all(key.startswith("engine.") for key in usual.differences(made)):
                 return row
     return None
+
+
+def _completed(config: Config) -> Config:
+    """With all options of its method, and with those that the method has no more."""
+    options = find_method(config.method).Options
+    try:
+        return config.completed(options)
+    except UserError:
+        today = {field.name for field in dataclasses.fields(options)}
+        known = {name: value for name, value in config.options.items() if name in today}
+        with suppress(UserError):
+            made = dataclasses.replace(config, options=known).completed(options)
+            return dataclasses.replace(made, options={**config.options, **made.options})
+        return config  # a value that is out of today's bounds
 
 
 def _title(result: Result) -> str:
@@ -168,7 +183,7 @@ def _title(result: Result) -> str:
         words = [method_title(result.method)]
     except UserError:  # of somebody's own package, which is not installed here
         return result.method
-    made = result.configuration().completed(find_method(result.method).Options)
+    made = _completed(result.configuration())
     if result.recipe != "paper":
         words.append(f"{result.recipe} recipe")
     if result.preset in preset_names():
@@ -191,11 +206,9 @@ def _apart(result: Result, alike: Sequence[Result]) -> list[str]:
 def _deciding(result: Result) -> dict[str, Any]:
     """What decides the figures besides the seed and what `_title` tells, by key."""
     made = result.configuration()
-    try:
-        made = made.completed(find_method(result.method).Options)
-    except UserError:  # of somebody's own package, which is not installed here
-        pass
-    else:
+    with suppress(UserError):  # of somebody's own package, which is not installed here
+        find_method(result.method)
+        made = _completed(made)
         if result.preset in preset_names():
             return {"preset": result.preset}
     facts = {key: value for key, value in made.flat_identity().items() if not key.startswith("engine.")}
