@@ -4,8 +4,7 @@
 
 As `reverie tune` has it: the first half of the tasks of order 0, a fold of their training images held out and judged
 on. The first task is learned once; each variant (a name, and settings behind a colon) goes on from it in a process of
-its own, all at once. Each leaves a folder with the features that maps and heads can be
-compared on, and a line in trials.json.
+its own, all at once. Each leaves a folder that `reverie heads` compares maps and heads on, and an entry in trials.json.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import torch
 import reverie
 from reverie.learner.folder import RunFolder
 from reverie.learner.progress import showing_progress
-from reverie.runs.kept_features import FeatureKeeper
+from reverie.runs.kept_features import FEATURES, FeatureKeeper
 from reverie.system import provenance
-from reverie.system.files import read_state, write_json, write_state
+from reverie.system.files import read_state, write_bytes, write_json, write_state
 from reverie.tables.tune import first_half, fold_of
 
 PRESET, FOLDS = "cifar100-10-rdfcil", 10
@@ -43,16 +42,19 @@ def learn(asked: argparse.Namespace, variant: str) -> None:
     folder = RunFolder(asked.out / name)
     folder.claim(config, "trial")
     learner = reverie.TaskLearner.for_stream(config, stream)
-    first, accuracies, began = asked.out / "first.pt", [], time.monotonic()
+    first, first_features = asked.out / "first.pt", asked.out / "first-features.safetensors"
+    accuracies, began = [], time.monotonic()
     for task in stream:
         if task.index == 0 and first.is_file():
             learner.load_state_dict(read_state(first))
+            write_bytes(folder.task(0) / FEATURES, first_features.read_bytes())
         else:
             keeper = FeatureKeeper(learner)
             with showing_progress(asked.progress, name) as display:
                 learner.learn(task, reverie.engine.observer.Observers(keeper, display))
             keeper.keep(task, stream[: task.index + 1], folder.task(task.index))
         if task.index == 0 and not first.is_file():
+            write_bytes(first_features, (folder.task(0) / FEATURES).read_bytes())
             write_state(first, learner.state_dict())
         accuracies.append(learner.score(stream[: task.index + 1].test()))
         print(f"{name}: {accuracies[-1]:.4f} after task {task.index + 1}", flush=True)

@@ -36,10 +36,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class HeadResult(Record):
-    """What one head answers, by statistics that were moved in one way."""
+    """What one head answers, by statistics that were moved in one way.
 
-    source: Source  # what the map was fitted on; `true`: nothing moved, statistics measured on all training images;
-    # `trained`: no statistics at all, the head that was trained by steps
+    `source` is what the map was fitted on. `true`: nothing was moved, statistics are measured on all training images;
+    `trained`: no statistics at all, but the head that was trained by steps.
+    """
+
+    source: Source
     head: Head
     accuracies: list[Share]  # after each task, on the test images of all classes so far
 

@@ -143,6 +143,8 @@ def _refuse_incomplete(run: RunFolder, config: Config, task: int, needed: Sequen
         begun = [event.command for event in run.events.read(broken=[]) if isinstance(event, RunBegins)]
         again = next((f": {command} --set '{KEEP}' --out FOLDER" for command in begun if command), "")
         raise UserError(f"{what}\nIt was not asked to keep them. Make another with the setting {KEEP}{again}.")
+    if config.dream.source == "images":
+        raise UserError(f"{what}\nIts dreams were drawn from new images (dream.source=images): no dreamer can be kept.")
     if run.finished:
         raise UserError(f"{what}\nThe run is finished, so it has fewer tasks, or somebody has deleted them.")
     raise UserError(f"{what}\nThe run has not come so far: the command that began it goes on from where it stopped.")

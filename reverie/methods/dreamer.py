@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +40,11 @@ class Noise:
     values: Tensor
 
 
-class DreamMaker:
-    """Whatever makes images of the old classes: `making` prepares it, `sample` is what methods replay."""
+class DreamMaker(ABC):
+    """Whatever makes images of the old classes: `making` prepares it, `sample` is what methods replay.
+
+    `Dreamer` makes them of noise, `Drawer` of new images.
+    """
 
     teacher: Classifier
     device: torch.device
@@ -52,23 +56,25 @@ class DreamMaker:
         """What takes part in replay, and learns nothing."""
         return ()
 
+    @abstractmethod
     def making(self) -> Iterator[Phase | Stage]:
         """What has to be done before there are dreams."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, count: int, rng: torch.Generator) -> Tensor:
         """Dreams as the classifier takes images. `rng` lives on the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
         """At most so many dreams, part by part, since all of them together could fill the memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What a run needs to go on inside a task, with the same dreams."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        """Called when the teacher has its weights."""
 
     def gallery(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The same `count` dreams each time, the class the teacher sees in each, and how sure it is. Part by part."""

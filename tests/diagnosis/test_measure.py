@@ -267,3 +267,8 @@ def test_the_papers_runs_go_on_after_an_interruption_and_still_share(tmp_path, m
     first, second = (read_kept(folder, 2, torch.device("cpu")).shared() for folder in folders)
     assert first == second
     assert read_result(folders[1] / "result.json").first_task is not None
+
+
+def test_of_drawn_dreams_no_dreamer_can_be_kept(tmp_path):
+    make(tmp_path, "lucid", KEEP, "dream.source=images")
+    assert "drawn from new images (dream.source=images)" in complaint(tmp_path / "lucid")

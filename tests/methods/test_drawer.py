@@ -150,3 +150,13 @@ def test_without_statistics_there_is_nothing_to_draw_towards(tiny, tiny_stream, 
 def test_nothing_that_is_drawn_can_be_carried_over(tiny):
     with pytest.raises(UserError, match=r"dream\.life must be fresh"):
         tiny("lucid", IMAGES, "dream.life=carried")
+
+
+def test_a_network_whose_layers_remember_nothing_learns_beside_drawn_images(tiny, tiny_stream):
+    classifier = Classifier(Flat(), Preprocessing(8, (0.5,), (0.25,)))
+    with pytest.raises(UserError, match="no BatchNorm"):
+        TaskLearner(tiny("lucid"), classifier, "cpu")
+    learner = TaskLearner(tiny("lucid", IMAGES, "train.rotations=one", "method.stillness=0.1"), classifier, "cpu")
+    for task in tiny_stream[:2]:
+        learner.learn(task)
+    assert learner.classifier.seen == 4 and len(learner.method.statistics) == 4
