@@ -102,6 +102,9 @@ def heads(
     ridge: Annotated[float, typer.Option(help="Draws the map towards no change.")] = 1e-3,
     residual: Annotated[bool, typer.Option(help="Add the covariance of what the map leaves unexplained.")] = True,
     pooled: Annotated[float, typer.Option(help="Share of each covariance that all classes have in common.")] = 0.8,
+    fixed: Annotated[
+        bool, typer.Option(help="Fixed features tell where means go, and a linear head asks them.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Compare answering heads, and ways to move class statistics, on a run's features: no training, seconds each.
@@ -119,6 +122,7 @@ def heads(
         ridge=ridge,
         residual=residual,
         pooled=pooled,
+        fixed=fixed,
         progress=progress_console(as_json),
     )
     if as_json:

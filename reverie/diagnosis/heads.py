@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast, get_args
 import torch
 from pydantic import Field
 from rich.console import Console
+from torch import Tensor
 
 from reverie import seeding
 from reverie.config.schema import Config
@@ -22,7 +23,7 @@ from reverie.learner.folder import RunFolder
 from reverie.learner.progress import counting
 from reverie.methods.statistics_replay import Head, Moving
 from reverie.nets.class_statistics import ClassStatistics
-from reverie.nets.heads import AT_ONCE, AnsweringHead
+from reverie.nets.heads import AT_ONCE, AnsweringHead, FixedLinearAnswer
 from reverie.runs.kept_features import FEATURES, KeptFeatures
 from reverie.system.arguments import as_names, check_number
 from reverie.system.records import Record
@@ -66,6 +67,7 @@ class HeadComparison(Record):
     dream_weight: float
     residual: bool
     pooled: float
+    fixed: bool = False
     results: list[HeadResult]
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
@@ -102,13 +104,30 @@ class _KeptRun:
     def statistics(self, source: Source, moving: Moving) -> Iterator[ClassStatistics]:
         """After each task: what a method would have, or, with `true`, what none could."""
         found: ClassStatistics | None = None
-        for kept in self.tasks:
+        for task, kept in enumerate(self.tasks):
+            true = replace(kept.true, fixed=self._fixed_means(task))
             if source == "true" or found is None:
-                found = kept.true
+                found = true
             else:
                 moved, _ = moving.move(found, kept.images, kept.dreams)
-                found = moved.joined(kept.true.select(torch.arange(len(found), len(kept.true))))
+                found = moved.joined(true.select(torch.arange(len(found), len(true))))
             yield found
+
+    def _fixed_means(self, task: int) -> Tensor | None:
+        means = [kept.fixed.means for kept in self.tasks[: task + 1] if kept.fixed is not None]
+        return torch.cat(means) if len(means) == task + 1 else None
+
+    def inputs(self, task: int, head: AnsweringHead) -> Tensor:
+        """What the head makes its scores of, for each test image."""
+        kept = self.tasks[task]
+        if not isinstance(head, FixedLinearAnswer):
+            return kept.test
+        fixed, first = torch.empty(len(kept.test), head.middle.numel() - kept.test.shape[1]), 0
+        for other in self.tasks[: task + 1]:
+            assert other.fixed is not None
+            rows = (kept.test_labels >= first) & (kept.test_labels < len(other.true))
+            fixed[rows], first = other.fixed.test, len(other.true)
+        return torch.cat([kept.test, fixed], dim=1)
 
 
 def compare_heads(
@@ -120,6 +139,7 @@ def compare_heads(
     dream_weight: float = Moving.dream_weight,
     residual: bool = Moving.residual,
     pooled: float = Moving.pooled,
+    fixed: bool = Moving.fixed,
     progress: bool | Console = False,
 ) -> HeadComparison:
     """How other heads would have answered, by statistics moved in other ways, with the networks that a run trained.
@@ -129,7 +149,7 @@ def compare_heads(
       statistics where they were; `true` has them measured on the training images of all classes. Left out: all of which
       the run has the features. `trained` is the head that was trained by steps, whatever `heads` says.
     - `heads`: `linear`, `gaussian`, `prototype`.
-    - `ridge`, `dream_weight`, `residual`, `pooled`: as the options of the method `lucid`.
+    - `ridge`, `dream_weight`, `residual`, `pooled`, `fixed`: as the options of the method `lucid`.
 
     The figures are those of test images: to choose by them is to choose by the test. Raises UserError for a run without
     features.
@@ -141,6 +161,7 @@ def compare_heads(
         residual,
         "linear",
         check_number("pooled", pooled, 0, 1),
+        fixed,
     )
     asked = cast(list[Head], _names("heads", heads, HEADS))
     folder = RunFolder(Path(run))
@@ -161,8 +182,9 @@ def compare_heads(
                 for task, (features, statistics) in enumerate(zip(kept.tasks, states, strict=True)):
                     seed = seeding.derive(kept.config.seed, "task", task, "fit head")
                     rng = torch.Generator().manual_seed(seed)  # as in the run itself
-                    made = replace(moving, head=head).make_head(statistics, rng, torch.device("cpu"))
-                    accuracies.append(_accuracy(made, features))
+                    view = features.fixed.view if features.fixed is not None else None
+                    made = replace(moving, head=head).make_head(statistics, rng, torch.device("cpu"), view)
+                    accuracies.append(_accuracy(made, kept.inputs(task, made), features.test_labels))
                     done += 1
                     tell(done, total)
                 results.append(HeadResult(source=source, head=head, accuracies=accuracies))
@@ -176,13 +198,14 @@ def compare_heads(
         dream_weight=dream_weight,
         residual=residual,
         pooled=pooled,
+        fixed=fixed and all(task.fixed is not None for task in kept.tasks),
         results=results,
     )
 
 
-def _accuracy(head: AnsweringHead, kept: KeptFeatures) -> float:
-    guesses = torch.cat([head(part).argmax(dim=1) for part in kept.test.split(AT_ONCE)])
-    return float((guesses == kept.test_labels).double().mean())
+def _accuracy(head: AnsweringHead, inputs: Tensor, labels: Tensor) -> float:
+    guesses = torch.cat([head(part).argmax(dim=1) for part in inputs.split(AT_ONCE)])
+    return float((guesses == labels).double().mean())
 
 
 def _trained_accuracy(kept: KeptFeatures) -> float:

@@ -278,18 +278,6 @@ class Method:
                 parts.append(network.features(view).float().cpu())
         return torch.cat([*found[0], *found[1]])
 
-    @torch.no_grad()
-    def features_of_dreams(self, count: int, network: Classifier | None = None) -> tuple[Tensor, Tensor]:
-        """The same of dreams, which are always the same ones, and the class that the teacher sees in each."""
-        if self.dreamer is None:
-            raise RuntimeError("there are no dreams before a dreamer has been trained, nor after the task")
-        network = network or self.classifier
-        network.eval()
-        parts = [
-            (network.features(images).float().cpu(), labels.cpu()) for images, labels, *_ in self.dreamer.gallery(count)
-        ]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
     def feed(self, sources: Sequence[Source]) -> Feed:
         return make_feed(sources, self.augment, self.device)
 

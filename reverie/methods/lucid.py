@@ -46,6 +46,9 @@ class Lucid(RDFCIL):
             float, about("draws the map towards no change; a share of the features' mean variance", ge=0, le=1e3)
         ] = 1e-3
         residual: Annotated[bool, about("add the covariance of what the map leaves unexplained")] = True
+        fixed: Annotated[
+            bool, about("keep means of fixed features, too: they tell where classes go, and a linear head asks them")
+        ] = True
         head: Annotated[Head, about("fitted to samples of the statistics (`linear`), or made of them")] = "linear"
         pooled: Annotated[
             float, about("the share of each covariance that is that of all classes, in a Gaussian head", ge=0, le=1)
@@ -67,4 +70,12 @@ class Lucid(RDFCIL):
     @property
     def moving(self) -> Moving:
         options = self.options
-        return Moving(options.map, options.dream_weight, options.ridge, options.residual, options.head, options.pooled)
+        return Moving(
+            options.map,
+            options.dream_weight,
+            options.ridge,
+            options.residual,
+            options.head,
+            options.pooled,
+            options.fixed,
+        )

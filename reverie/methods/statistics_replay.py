@@ -1,7 +1,7 @@
 """Dreams and class statistics together: what classes looked like to the network moves along with it, and answers.
 
-After each task, the statistics of old classes are moved by one affine map from the old features to the new ones, fitted
-on new images and on dreams; those of new classes are measured, and a head is fitted to all. docs/lucid.md has more.
+After each task, the statistics of old classes are moved by maps from the old features to the new ones, fitted on new
+images and on dreams; those of new classes are measured, and a head is fitted to all. docs/lucid.md has more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from reverie.data.stream import Task
 from reverie.engine.phase import Stage
 from reverie.methods.dream_replay import DreamReplay
 from reverie.methods.keeps import Keeps
+from reverie.methods.seen_features import MOST, SeenImages, see_dreams, see_images
 from reverie.nets.class_statistics import ClassStatistics, Form
 from reverie.nets.classifier import Classifier
-from reverie.nets.heads import AnsweringHead
+from reverie.nets.fixed_evidence import FixedView, with_fixed_evidence
+from reverie.nets.fixed_features import make_filters
+from reverie.nets.heads import AnsweringHead, LinearAnswer
 from reverie.nets.transport import SeenByBoth, Transport
 
 LEAST_DREAMS = 1000  # that the map is fitted on; more where there are more new images
@@ -43,6 +46,7 @@ class Moving:
     residual: bool = True
     head: Head = "linear"
     pooled: float = 0.8  # the share of each covariance that is that of all classes, in a Gaussian head
+    fixed: bool = False  # fixed features tell where means go, and a linear head asks them, too
 
     @property
     def by_images(self) -> bool:
@@ -64,19 +68,33 @@ class Moving:
             seen.append(replace(dreams, weight=self.dream_weight if seen else 1.0))
         if not seen:
             return statistics, 1.0
+        if not self.fixed or statistics.fixed is None:
+            seen = [replace(part, fixed=None) for part in seen]
         transport = Transport.fit(seen, self.ridge)
         return transport.take(statistics, self.residual), transport.unexplained
 
-    def make_head(self, statistics: ClassStatistics, rng: torch.Generator, device: torch.device) -> AnsweringHead:
-        """Confidence is calibrated on other samples than those that a head is fitted to."""
+    def make_head(
+        self,
+        statistics: ClassStatistics,
+        rng: torch.Generator,
+        device: torch.device,
+        view: FixedView | None = None,
+        channels: int = 3,
+    ) -> AnsweringHead:
+        """Confidence is calibrated on other samples than those that a head is fitted to.
+
+        `view`: new images of so many channels, by which a linear head learns how far to believe fixed features.
+        """
         head: AnsweringHead
-        if self.head == "linear":
-            head = statistics.linear(SAMPLES, rng, device)
-        elif self.head == "gaussian":
+        if self.head == "gaussian":
             head = statistics.gaussians(self.pooled)
-        else:
+        elif self.head == "prototype":
             head = statistics.prototypes()
+        else:
+            head = statistics.linear(SAMPLES, rng, device)
         head.calibrate(*statistics.sample(OTHER_SAMPLES, rng))
+        if isinstance(head, LinearAnswer) and self.fixed and view is not None:
+            return with_fixed_evidence(head, statistics, view, make_filters(channels))
         return head
 
 
@@ -87,6 +105,7 @@ class StatisticsReplay(DreamReplay):
     """
 
     statistics_form: ClassVar[Form] = "own"
+    _seen: SeenImages | None = None  # what the stages of a task share; made anew after a stop
 
     def __init__(self, classifier: Classifier, config: Config, device: torch.device) -> None:
         super().__init__(classifier, config, device)
@@ -110,42 +129,52 @@ class StatisticsReplay(DreamReplay):
             yield Stage("move statistics", lambda rng: self._move(task))
         if self.total > self.old:
             yield Stage("measure", lambda rng: self._measure(task))
-        yield Stage("fit head", lambda rng: self._fit(rng))
+        yield Stage("fit head", lambda rng: self._fit(task, rng))
 
     def _move(self, task: Task) -> Mapping[str, Any]:
         assert self.statistics is not None
         moving = self.moving
-        images = self._new_images(task) if moving.by_images else None
-        dreams = self._dreams(task) if moving.by_dreams else None
+        images = self._look(task).some if moving.by_images else None
+        dreams = self._look_at_dreams(task) if moving.by_dreams else None
         self.statistics, unexplained = moving.move(self.statistics, images, dreams)
         return {"unexplained": unexplained}
 
-    def _new_images(self, task: Task) -> SeenByBoth:
-        flipped = self.config.augment.flip
-        before = self.features_of(task.images, self.teacher, flipped)
-        return SeenByBoth(before, self.features_of(task.images, mirrored=flipped))
+    @property
+    def keeps_fixed(self) -> bool:
+        """Statistics that were begun without fixed features go on without."""
+        return self.moving.fixed and (self.statistics is None or self.statistics.fixed is not None)
 
-    def _dreams(self, task: Task) -> SeenByBoth:
-        count = dreams_for_map(task.size)
-        before, _ = self.features_of_dreams(count, self.teacher)
-        return SeenByBoth(before, self.features_of_dreams(count)[0])
+    def _look(self, task: Task) -> SeenImages:
+        if self._seen is None:
+            self._seen = see_images(self, task.images, self.teacher, self.old, self.keeps_fixed)
+        return self._seen
+
+    def _look_at_dreams(self, task: Task) -> SeenByBoth:
+        assert self.teacher is not None and self.dreamer is not None
+        return see_dreams(self, self.dreamer, dreams_for_map(task.size), self.teacher, self.keeps_fixed)
 
     def _measure(self, task: Task) -> Mapping[str, Any]:
-        flipped = self.config.augment.flip
-        labels = task.images.labels.repeat(2 if flipped else 1) - self.old
-        features = self.features_of(task.images, mirrored=flipped)
+        seen = self._look(task)
+        labels = seen.labels - self.old
         rows = labels >= 0  # the rest are further images of old classes
-        new = ClassStatistics.measure(features[rows], labels[rows], self.total - self.old, self.statistics_form)
+        new = ClassStatistics.measure(
+            seen.features[rows], labels[rows], self.total - self.old, self.statistics_form, seen.fixed_means
+        )
         self.statistics = new if self.statistics is None else self.statistics.joined(new)
         return {"classes": len(self.statistics)}
 
-    def _fit(self, rng: torch.Generator) -> Mapping[str, Any]:
+    def _fit(self, task: Task, rng: torch.Generator) -> Mapping[str, Any]:
         assert self.statistics is not None
-        head = self.moving.make_head(self.statistics, rng, self.device)
+        view, channels = self._look(task).view, self.classifier.preprocessing.channels
+        head = self.moving.make_head(self.statistics, rng, self.device, view, channels)
         self.classifier.answer_by(head)
         return {"temperature": float(head.temperature)}
+
+    def end(self, task: Task) -> None:
+        super().end(task)
+        self._seen = None
 
 
 def dreams_for_map(images: int) -> int:
     """How many dreams the map is fitted on, beside so many new images."""
-    return max(LEAST_DREAMS, images)
+    return max(LEAST_DREAMS, min(images, MOST))

@@ -147,7 +147,10 @@ def _on_dreams(
 
 
 def _on_statistics(after: TaskLearner, old: int) -> Accuracy | None:
-    """What answers is asked about features that are drawn from the statistics of old classes, where they are enough."""
+    """What answers is asked about features that are drawn from the statistics of old classes, where they are enough.
+
+    It is asked about these alone: how fixed features spread inside old classes, nothing tells.
+    """
     kept, head = after.method.statistics, after.classifier.answering_head
     if not old or kept is None or head is None or kept.form not in ("own", "diagonal"):
         return None
@@ -155,7 +158,7 @@ def _on_statistics(after: TaskLearner, old: int) -> Accuracy | None:
         return None
     features, labels = kept.select(torch.arange(old)).sample(DRAWN, seeding.generator(0, "statistics"))
     with torch.inference_mode():
-        parts = [head(part.to(after.device)).argmax(dim=1).cpu() for part in features.split(AT_ONCE)]
+        parts = [head.by_features(part.to(after.device)).argmax(dim=1).cpu() for part in features.split(AT_ONCE)]
     labels = labels.cpu()
     return _accuracy(torch.cat(parts) == labels, labels, after.classifier.class_names)
 

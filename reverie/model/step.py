@@ -247,10 +247,10 @@ def _look_at_statistics(before: SavedModel, goes_on: Method) -> None:
             f"The method {method!r} does not say what class statistics it keeps, so it cannot go on from those of "
             f"another method. {instead}"
         )
-    if form is not None and (wanted := describe(form_for(form, size), size)) != found.described():
+    if form is not None and (wanted := form_for(form, size), size) != (found.form, found.means.shape[1]):
         raise UserError(
             f"The class statistics of this model are not those that {method!r} goes on from. It holds "
-            f"{found.described()}; wanted: {wanted}. "
+            f"{found.described()}; wanted: {describe(wanted, size)}. "
             f"{instead if method != made_by else 'Learn with the options that the model was made with.'}"
         )
 

@@ -1,6 +1,7 @@
 """Class statistics: the mean and the covariance of each class's features, which a method may keep instead of images.
 
-They are of the network that measured them. When it changes, `moved` takes them along through a linear map.
+They are of the network that measured them. When it changes, `moved` takes them along through a linear map. Beside them
+there may be the mean of the class's fixed features, which no network changes (`nets/fixed_features.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from reverie.nets.softmax_regression import softmax_regression
 Form = Literal["means", "own", "diagonal", "shared"]
 MOST_FEATURES = 512  # above, a covariance a class would take megabytes each, so it is diagonal
 MATRICES = ("covariances", "shared")
+PARTS = ("diagonals", "correlations")  # of a covariance in a state
+PER_CLASS = ("counts", "means", "covariances", "variances", "fixed")
 FORMS: dict[Form, str] = {
     "means": "means alone",
     "own": "a mean and a covariance for each class",
@@ -28,6 +31,7 @@ LEAST = 1e-6  # of the mean variance, that is added to every direction so that n
 MOST = 2**40  # images of a class
 NEGATIVE = 1e-4  # of the largest variance: by less, rounding may take one below zero
 FLOOR = 1e-3  # of the mean variance, that is added where features are measured by their variance
+ROUNDED = 2e-3  # of each variance, that is added to it before a matrix in half precision is inverted
 ALIKE = 1e-12  # of the mean square of features: images that differ by less differ by rounding
 
 
@@ -36,8 +40,9 @@ class ClassStatistics:
     """A row a class, in learned order. At most one of the three kinds of covariance is there.
 
     `covariances`: a matrix for each class. `variances`: its diagonal alone. `shared`: one matrix, of all classes. What
-    is kept of a matrix is half of it, since the other half is the same. Numbers are of single precision, and with
-    `shared` of double: what is fitted to all classes by inverting it needs as much.
+    is kept of a matrix is half of it, since the other half is the same. Numbers are of single precision, correlations
+    and fixed features of half, which is as exact as hundreds of images tell them; with `shared` all are of double: what
+    is fitted to all classes by inverting it needs as much.
     """
 
     counts: Tensor  # images, [classes]
@@ -45,6 +50,7 @@ class ClassStatistics:
     covariances: Tensor | None = None  # [classes, features, features]
     variances: Tensor | None = None  # [classes, features]
     shared: Tensor | None = None  # [features, features]
+    fixed: Tensor | None = None  # [classes, fixed features]: their means
 
     def __post_init__(self) -> None:
         classes, features = self.means.shape if self.means.ndim == 2 else (-1, -1)
@@ -54,6 +60,7 @@ class ClassStatistics:
             "covariances": (classes, features, features),
             "variances": (classes, features),
             "shared": (features, features),
+            "fixed": (classes, self.fixed.shape[-1] if self.fixed is not None and self.fixed.ndim else -1),
         }
         there = {name: value for name in wanted if (value := getattr(self, name)) is not None}
         for name, value in there.items():
@@ -63,19 +70,29 @@ class ClassStatistics:
                 raise ValueError(f"{name} of class statistics are of the type {value.dtype}")
             if not bool(value.isfinite().all()):
                 raise ValueError(f"{name} of class statistics are no longer numbers")
-        if len(there) > 3 or (len(self.counts) and not 1 <= int(self.counts.min()) <= int(self.counts.max()) < MOST):
+        kinds = len(there) - 2 - ("fixed" in there)
+        if kinds > 1 or (len(self.counts) and not 1 <= int(self.counts.min()) <= int(self.counts.max()) < MOST):
             raise ValueError("class statistics are counts of at least one image, means, and one kind of covariance")
         exact = torch.double if self.shared is not None else torch.float
         for name in {*there} - {"counts"}:
             value = there[name].to(exact)
             object.__setattr__(self, name, _symmetric(value) if name in MATRICES else value)
+        if self.fixed is not None:
+            object.__setattr__(self, "fixed", self.fixed.half().float())
         variances = self._variances()
         if variances.numel() and float(variances.amin()) < -NEGATIVE * float(variances.abs().amax()):
             raise ValueError("class statistics have variances below zero")
+        if self.covariances is not None:  # what is used is what is kept
+            object.__setattr__(self, "covariances", _joined(*_parted(self.covariances)))
 
     @classmethod
-    def measure(cls, features: Tensor, labels: Tensor, classes: int, form: Form = "own") -> ClassStatistics:
-        """Of features [images, n] with labels from 0 to `classes` - 1, of each of which there is one image at least."""
+    def measure(
+        cls, features: Tensor, labels: Tensor, classes: int, form: Form = "own", fixed: Tensor | None = None
+    ) -> ClassStatistics:
+        """Of features [images, n] with labels from 0 to `classes` - 1, of each of which there is one image at least.
+
+        `fixed`: the means of fixed features, [classes, m].
+        """
         features, labels = features.double(), labels.to(features.device)
         counts = torch.bincount(labels, minlength=classes)
         if len(counts) != classes or int(counts.min()) == 0:
@@ -83,15 +100,16 @@ class ClassStatistics:
         sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
         means = sums / counts[:, None]
         if form == "means":
-            return cls(counts, means)
+            return cls(counts, means, fixed=fixed)
         centred = features - means[labels]
         if form == "shared":
-            return cls(counts, means, shared=centred.T @ centred / len(features))
+            return cls(counts, means, shared=centred.T @ centred / len(features), fixed=fixed)
         if form_for(form, features.shape[1]) == "diagonal":
             squares = torch.zeros_like(sums).index_add_(0, labels, centred**2)
-            return cls(counts, means, variances=squares / counts[:, None])
+            return cls(counts, means, variances=squares / counts[:, None], fixed=fixed)
         each = [centred[labels == label] for label in range(classes)]
-        return cls(counts, means, covariances=torch.stack([part.T @ part / len(part) for part in each]))
+        covariances = torch.stack([part.T @ part / len(part) for part in each])
+        return cls(counts, means, covariances=covariances, fixed=fixed)
 
     def __len__(self) -> int:
         return len(self.means)
@@ -108,14 +126,14 @@ class ClassStatistics:
         return describe(self.form, self.means.shape[1])
 
     def joined(self, new: ClassStatistics) -> ClassStatistics:
-        """With further classes behind these, of the same form. What is shared is the mean, by images."""
-        if self.form != new.form or self.means.shape[1] != new.means.shape[1]:
+        """With further classes behind these, of the same form. What is shared is the mean, by images.
+
+        Means of fixed features are there if both have them.
+        """
+        if (self.form, self.means.shape[1]) != (new.form, new.means.shape[1]):
             raise ValueError(f"class statistics ({new.described()}) cannot be joined to others ({self.described()})")
-        joined = {
-            name: torch.cat([ours, getattr(new, name)])
-            for name in ("counts", "means", "covariances", "variances")
-            if (ours := getattr(self, name)) is not None
-        }
+        pairs = {name: (getattr(self, name), getattr(new, name)) for name in PER_CLASS}
+        joined = {name: torch.cat(pair) for name, pair in pairs.items() if all(part is not None for part in pair)}
         if self.shared is not None and new.shared is not None:
             old_images, new_images = int(self.counts.sum()), int(new.counts.sum())
             both = self.shared.double() * old_images + new.shared.double() * new_images
@@ -124,17 +142,23 @@ class ClassStatistics:
 
     def select(self, rows: Tensor) -> ClassStatistics:
         """These classes alone, in this order. What classes share stays as it is."""
-        kept = {
-            name: value[rows.to(value.device)]
-            for name in ("counts", "means", "covariances", "variances")
-            if (value := getattr(self, name)) is not None
-        }
+        kept = {name: value[rows.to(value.device)] for name in PER_CLASS if (value := getattr(self, name)) is not None}
         return ClassStatistics(**kept, shared=self.shared)
 
-    def moved(self, matrix: Tensor, shift: Tensor | None = None, residual: Tensor | None = None) -> ClassStatistics:
-        """As they would be of features @ `matrix` + `shift`, with the covariance of what that leaves unexplained."""
+    def moved(
+        self,
+        matrix: Tensor,
+        shift: Tensor | None = None,
+        residual: Tensor | None = None,
+        means: Tensor | None = None,
+    ) -> ClassStatistics:
+        """As they would be of features @ `matrix` + `shift`, with the covariance of what that leaves unexplained.
+
+        `means`: where they are known by other means than this.
+        """
         matrix = matrix.double()
-        means = self.means.double() @ matrix + (0 if shift is None else shift.double())
+        if means is None:
+            means = self.means.double() @ matrix + (0 if shift is None else shift.double())
         added = 0 if residual is None else residual.double()
         if self.covariances is not None:
             return replace(self, means=means, covariances=matrix.T @ self.covariances.double() @ matrix + added)
@@ -188,9 +212,10 @@ class ClassStatistics:
         each = self.covariances if self.covariances is not None else self.variances
         if each is None:
             return whole.expand(len(self), *whole.shape)
+        least = ROUNDED if self.covariances is not None else 0.0
         own = torch.stack(
             [
-                whole if alike else shrink(value.double(), int(count))
+                whole if alike else shrink(value.double(), int(count), least)
                 for value, count, alike in zip(each, self.counts, self._without_spread(), strict=True)
             ]
         )
@@ -240,21 +265,33 @@ class ClassStatistics:
     # --- on disk
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Of a matrix [n, n] its lower half, [n (n + 1) / 2], row by row."""
+        """Of a matrix [n, n] its lower half, row by row; of a class's own its diagonal, and below it correlations."""
         there = {name: value for name, value in vars(self).items() if value is not None}
+        if self.fixed is not None:
+            there["fixed"] = self.fixed.half()
+        if (covariances := there.pop("covariances", None)) is not None:
+            there |= dict(zip(PARTS, _parted(covariances), strict=True))
         return {name: _half(value) if name in MATRICES else value for name, value in there.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device | str = "cpu") -> ClassStatistics:
         """Raises ValueError for a state that is none."""
-        if {*state} - {*cls.__dataclass_fields__} or not {"counts", "means"} <= {*state}:
+        if {*state} - {*cls.__dataclass_fields__, *PARTS} or not {"counts", "means"} <= {*state}:
             raise ValueError(f"class statistics do not consist of {', '.join(map(str, state))}")
         if not all(isinstance(value, Tensor) for value in state.values()):
             raise ValueError("class statistics are tensors")
+        if {*PARTS} & {*state}:
+            if "covariances" in state:
+                raise ValueError("class statistics have covariances twice")
+            rest = {name: value for name, value in state.items() if name not in PARTS}
+            state = {**rest, "covariances": _joined(*(state.get(name) for name in PARTS))}
         if state["means"].ndim != 2:
             raise ValueError("the means of class statistics have a row for each class")
         features = state["means"].shape[1]
-        whole = {name: _whole(value, features) if name in MATRICES else value for name, value in state.items()}
+        whole = {
+            name: _whole(value, features) if name in MATRICES and value.ndim < 3 else value
+            for name, value in state.items()
+        }
         return cls(**{name: value.to(device) for name, value in whole.items()})
 
 
@@ -287,10 +324,42 @@ def _whole(halves: Tensor, size: int) -> Tensor:
     return matrices
 
 
-def shrink(covariance: Tensor, images: int) -> Tensor:
+def _parted(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Diagonals, and the correlations below them in half precision."""
+    variances = matrices.diagonal(dim1=-2, dim2=-1).clamp_min(0)
+    deviations = variances.sqrt()
+    size = matrices.shape[-1]
+    rows, columns = torch.tril_indices(size, size, offset=-1)
+    sizes = deviations[..., rows] * deviations[..., columns]
+    correlations = torch.where(sizes > 0, matrices[..., rows, columns] / sizes, torch.zeros_like(sizes))
+    return variances.contiguous(), correlations.clamp(-1, 1).half()
+
+
+def _joined(variances: Tensor | None, correlations: Tensor | None) -> Tensor:
+    parts = [part for part in (variances, correlations) if part is not None and part.ndim == 2]
+    if variances is None or correlations is None or len(parts) < 2 or len(variances) != len(correlations):
+        raise ValueError("covariances in parts are diagonals and correlations, a row for each class")
+    size = variances.shape[1]
+    rows, columns = torch.tril_indices(size, size, offset=-1)
+    if correlations.shape[1] != len(rows):
+        raise ValueError(f"{size} features have {len(rows)} correlations, not {correlations.shape[1]}")
+    if float(correlations.abs().amax() if correlations.numel() else 0) > 1:
+        raise ValueError("class statistics have correlations above one")
+    deviations = variances.float().clamp_min(0).sqrt()
+    if variances.numel() and not float(variances.amin()) >= 0:
+        raise ValueError("class statistics have variances below zero")
+    below = correlations.float() * deviations[:, rows] * deviations[:, columns]
+    matrices = torch.diag_embed(variances.float())
+    matrices[:, rows, columns] = below
+    matrices[:, columns, rows] = below
+    return matrices
+
+
+def shrink(covariance: Tensor, images: int, least: float = 0.0) -> Tensor:
     """A covariance, or a diagonal of one, measured on so many images, drawn towards equal variance in all directions.
 
-    The share is that of oracle approximating shrinkage (Chen et al., 2010), which needs nothing but these two.
+    The share is that of oracle approximating shrinkage (Chen et al., 2010), which needs nothing but these two. `least`
+    of each variance is added where rounding may have taken away the inverse.
     """
     size = covariance.shape[-1]
     diagonal = covariance if covariance.ndim == 1 else covariance.diagonal()
@@ -298,6 +367,8 @@ def shrink(covariance: Tensor, images: int) -> Tensor:
     if not float(mean) > 0:  # all images alike
         mean = torch.ones_like(mean)
         return mean.expand(size).clone() if covariance.ndim == 1 else torch.eye(size).to(covariance)
+    if least:
+        covariance = covariance + least * torch.diag(diagonal)
     squares, trace = (covariance**2).sum(), diagonal.sum()
     spread = (images + 1 - 2 / size) * (squares - trace**2 / size)
     share = ((1 - 2 / size) * squares + trace**2) / spread if float(spread) > 0 else torch.ones_like(mean)

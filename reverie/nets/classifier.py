@@ -93,7 +93,7 @@ class Classifier(nn.Module):
             raise ValueError(f"the head {head.name!r} knows {head.rows} classes, the classifier {self.seen}")
         if type(head) is not find_head(head.name):  # by its name it is found again
             raise ValueError(f"{type(head).__name__} needs a `name` of its own: {head.name!r} is that of another head")
-        head.check(self.backbone.feature_dim)
+        head.check(self.backbone.feature_dim, self.preprocessing.channels)
         self.answering[head.name] = head.to(self.head.weight.device).requires_grad_(False)
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ class Classifier(nn.Module):
     def answer(self, images: Tensor) -> Tensor:
         """Logits of what predictions are made of: the answering head's, where there is one."""
         features, head = self.features(images), self.answering_head
-        return self.logits(features) if head is None else head(features)
+        return self.logits(features) if head is None else head(head.inputs(features, images))
 
     def load_answer(self, state: Mapping[str, Any], prefix: str = "") -> None:
         """A state says whether there are corrections, and whether another head answers. Raises ValueError for none."""

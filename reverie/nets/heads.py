@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie.errors import UserError
+from reverie.nets.fixed_features import fixed_features
 from reverie.system.plugins import HEADS, load_plugin, plugin_names
 from reverie.text import did_you_mean
 
@@ -87,19 +88,31 @@ class AnsweringHead(nn.Module):
     def rows(self) -> int:
         return len(self.known)
 
-    def check(self, feature_dim: int) -> None:
-        """Raises ValueError where buffers do not fit each other or features of this size."""
+    def check(self, feature_dim: int, channels: int = 3) -> None:
+        """Raises ValueError where buffers do not fit each other, features of this size, or images of these channels."""
+        device = self.known.device
+        features, images = torch.zeros(1, feature_dim, device=device), torch.zeros(1, channels, 4, 4, device=device)
         try:
             with torch.no_grad():
-                found = self.scores(torch.zeros(1, feature_dim, device=self.known.device))
+                found = self.scores(self.inputs(features, images))
         except (RuntimeError, LookupError):  # of torch, about shapes
-            raise ValueError(f"the parts of the head {self.name!r} are not for {feature_dim} features") from None
+            raise ValueError(
+                f"the parts of the head {self.name!r} are not for {feature_dim} features and {channels} channels"
+            ) from None
         if found.shape != (1, self.rows):
             raise ValueError(f"the head {self.name!r} gives scores of shape {tuple(found.shape)}")
+
+    def inputs(self, features: Tensor, images: Tensor) -> Tensor:
+        """What scores are made of, [images, inputs]: features; a head may look at the images, too."""
+        return features
 
     def scores(self, features: Tensor) -> Tensor:
         """[images, classes], the larger the likelier."""
         raise NotImplementedError
+
+    def by_features(self, features: Tensor) -> Tensor:
+        """The scores of features alone, for a head that looks at more."""
+        return self.scores(features)
 
     def forward(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
@@ -119,11 +132,7 @@ class AnsweringHead(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, labels: Tensor) -> float:
-        """Fit the temperature: with it, the labels of these features are likeliest. Answers stay what they are.
-
-        As if of two further images one were mistaken (Platt, 1999): images that were learned from may all be right,
-        and no others are ever surely so.
-        """
+        """Fit the temperature: with it, the labels of these features are likeliest. Answers stay what they are."""
         if not len(features) or len(features) != len(labels):
             raise ValueError(f"a temperature cannot be fitted to {len(features)} images with {len(labels)} labels")
         if int(labels.min()) < 0 or int(labels.max()) >= self.rows or not bool(self.known[labels].all()):
@@ -133,22 +142,32 @@ class AnsweringHead(nn.Module):
         scores, labels = scores[:, self.known], (self.known.cumsum(0) - 1)[labels]
         if not bool(scores.isfinite().all()):
             raise ValueError(f"the scores of the head {self.name!r} are no longer numbers")
-        spread = float((scores.amax(dim=1) - scores.amin(dim=1)).mean())
-        if not spread:  # one class alone: every temperature is as good
-            return 1.0
-        unit = 1.0 if USUAL[0] <= spread <= USUAL[1] else spread
-        classes = scores.shape[1]
-        mistaken = min(1.0, classes / max(1, classes - 1) / (len(labels) + 2))
-        ends = math.log(COLDEST * unit), math.log(WARMEST * unit)
-        logs = torch.linspace(*ends, 61, dtype=torch.double, device=scores.device)
-        for _ in range(3):  # a finer look around the best of the coarse one
-            losses = torch.stack([_cross_entropy(scores / log.exp(), labels, mistaken) for log in logs])
-            best = logs[losses.argmin()]
-            width = (logs[1] - logs[0]).abs()
-            logs = torch.linspace(float(best - width), float(best + width), 21, dtype=torch.double, device=logs.device)
+        best, _ = fit_temperature(scores, labels)
         single = torch.finfo(self.temperature.dtype)
-        self.temperature.fill_(min(max(float(best.exp()), single.tiny), single.max))
+        self.temperature.fill_(min(max(best, single.tiny), single.max))
         return float(self.temperature)
+
+
+def fit_temperature(scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    """By which scores [images, classes] are to be divided, so that the labels are likeliest; and how unlikely they are.
+
+    As if of two further images one were mistaken (Platt, 1999): images that were learned from may all be right, and no
+    others are ever surely so. The second number is the mean of negative log-likelihoods.
+    """
+    spread = float((scores.amax(dim=1) - scores.amin(dim=1)).mean())
+    if not spread:  # one class alone: every temperature is as good
+        return 1.0, float(_cross_entropy(scores, labels, 0.0))
+    unit = 1.0 if USUAL[0] <= spread <= USUAL[1] else spread
+    classes = scores.shape[1]
+    mistaken = min(1.0, classes / max(1, classes - 1) / (len(labels) + 2))
+    ends = math.log(COLDEST * unit), math.log(WARMEST * unit)
+    logs = torch.linspace(*ends, 61, dtype=torch.double, device=scores.device)
+    for _ in range(3):  # a finer look around the best of the coarse one
+        losses = torch.stack([_cross_entropy(scores / log.exp(), labels, mistaken) for log in logs])
+        best = logs[losses.argmin()]
+        width = (logs[1] - logs[0]).abs()
+        logs = torch.linspace(float(best - width), float(best + width), 21, dtype=torch.double, device=logs.device)
+    return float(best.exp()), float(losses.min())
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor, mistaken: float) -> Tensor:
@@ -178,6 +197,37 @@ class LinearAnswer(AnsweringHead):
 
     def scores(self, features: Tensor) -> Tensor:
         return F.linear(expand(features, self.expansion), self.weight, self.bias)
+
+
+class FixedLinearAnswer(AnsweringHead):
+    """A linear layer on features, and one on what they do not foretell of the image's fixed features by `filters`.
+
+    `middle` is taken off both first: single precision would lose small differences of large numbers.
+    """
+
+    name = "linear-fixed"
+    by_class = ("weight", "bias", "evidence", "offset")
+    shared = ("filters", "foretold", "middle")
+    weight: Tensor  # [classes, features]
+    bias: Tensor
+    evidence: Tensor  # [classes, fixed features]
+    offset: Tensor
+    filters: Tensor
+    foretold: Tensor  # [features, fixed features]
+    middle: Tensor  # of features, then of fixed features
+
+    def inputs(self, features: Tensor, images: Tensor) -> Tensor:
+        return torch.cat([features, fixed_features(images, self.filters)], dim=1)
+
+    def scores(self, features: Tensor) -> Tensor:
+        own, fixed = (features - self.middle).split([self.weight.shape[1], self.evidence.shape[1]], dim=1)
+        return self._by_features(own) + F.linear(fixed - own @ self.foretold, self.evidence, self.offset)
+
+    def by_features(self, features: Tensor) -> Tensor:
+        return self._by_features(features - self.middle[: self.weight.shape[1]])
+
+    def _by_features(self, centred: Tensor) -> Tensor:
+        return F.linear(centred, self.weight, self.bias)
 
 
 def expand(features: Tensor, expansion: Tensor) -> Tensor:
@@ -255,7 +305,15 @@ class SharedGaussianAnswer(AnsweringHead):
 
 
 OWN_HEADS: dict[str, type[AnsweringHead]] = {
-    head.name: head for head in (LinearAnswer, CosineAnswer, PrototypeAnswer, GaussianAnswer, SharedGaussianAnswer)
+    head.name: head
+    for head in (
+        LinearAnswer,
+        FixedLinearAnswer,
+        CosineAnswer,
+        PrototypeAnswer,
+        GaussianAnswer,
+        SharedGaussianAnswer,
+    )
 }
 
 

@@ -73,7 +73,7 @@ def test_a_state_holds_no_image_and_the_same_is_drawn_again_from_it(drawer):
     before = drawer.state_dict()
     drawer.draw()
     first, state = drawer.pixels, drawer.state_dict()
-    assert {*state["statistics"]} == {"counts", "means", "covariances"}
+    assert {*state["statistics"]} == {"counts", "means", "diagonals", "correlations"}
     drawer.statistics, drawer.pixels = None, None
     drawer.load_state_dict(state)
     assert torch.equal(drawer.pixels, first)

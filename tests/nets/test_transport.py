@@ -91,7 +91,7 @@ def test_statistics_are_taken_along_with_what_is_left_on_top(form):
     torch.testing.assert_close(moved.means, expected.means)
     if form == "own":
         torch.testing.assert_close(
-            moved.covariances - plain.covariances, transport.residual.float().expand(2, -1, -1), rtol=1e-3, atol=1e-4
+            moved.covariances - plain.covariances, transport.residual.float().expand(2, -1, -1), rtol=1e-3, atol=5e-3
         )
     if form == "diagonal":
         torch.testing.assert_close(
