@@ -103,8 +103,11 @@ def heads(
     residual: Annotated[bool, typer.Option(help="Add the covariance of what the map leaves unexplained.")] = True,
     pooled: Annotated[float, typer.Option(help="Share of each covariance that all classes have in common.")] = 0.8,
     fixed: Annotated[
-        bool, typer.Option(help="Fixed features tell where means go, and a linear head asks them.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Fixed features tell where means go, and a linear head asks them.", show_default="as the run"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare answering heads, and ways to move class statistics, on a run's features: no training, seconds each.

@@ -21,12 +21,13 @@ from reverie.config.schema import Config
 from reverie.errors import UserError
 from reverie.learner.folder import RunFolder
 from reverie.learner.progress import counting
+from reverie.methods import find_method
 from reverie.methods.statistics_replay import Head, Moving
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.heads import AT_ONCE, AnsweringHead, FixedLinearAnswer
 from reverie.runs.kept_features import FEATURES, KeptFeatures
 from reverie.system.arguments import as_names, check_number
-from reverie.system.records import Record
+from reverie.system.records import Record, build
 from reverie.text import did_you_mean, percent
 
 Source = Literal["trained", "none", "images", "dreams", "both", "true"]
@@ -139,7 +140,7 @@ def compare_heads(
     dream_weight: float = Moving.dream_weight,
     residual: bool = Moving.residual,
     pooled: float = Moving.pooled,
-    fixed: bool = Moving.fixed,
+    fixed: bool | None = None,
     progress: bool | Console = False,
 ) -> HeadComparison:
     """How other heads would have answered, by statistics moved in other ways, with the networks that a run trained.
@@ -149,11 +150,15 @@ def compare_heads(
       statistics where they were; `true` has them measured on the training images of all classes. Left out: all of which
       the run has the features. `trained` is the head that was trained by steps, whatever `heads` says.
     - `heads`: `linear`, `gaussian`, `prototype`.
-    - `ridge`, `dream_weight`, `residual`, `pooled`, `fixed`: as the options of the method `lucid`.
+    - `ridge`, `dream_weight`, `residual`, `pooled`, `fixed`: as the options of `lucid`. `fixed` is usually as in the
+      run.
 
     The figures are those of test images: to choose by them is to choose by the test. Raises UserError for a run without
     features.
     """
+    asked = cast(list[Head], _names("heads", heads, HEADS))
+    folder = RunFolder(Path(run))
+    kept = _read(folder)
     base = Moving(
         "both",
         check_number("dream_weight", dream_weight, 0, 1e6),
@@ -161,11 +166,8 @@ def compare_heads(
         residual,
         "linear",
         check_number("pooled", pooled, 0, 1),
-        fixed,
+        _choose_fixed(fixed, kept, folder),
     )
-    asked = cast(list[Head], _names("heads", heads, HEADS))
-    folder = RunFolder(Path(run))
-    kept = _read(folder)
     chosen = _choose_sources(sources, kept, folder)
     results, done = [], 0
     total = len([source for source in chosen if source != "trained"]) * len(asked) * len(kept.tasks)
@@ -198,7 +200,7 @@ def compare_heads(
         dream_weight=dream_weight,
         residual=residual,
         pooled=pooled,
-        fixed=fixed and all(task.fixed is not None for task in kept.tasks),
+        fixed=base.fixed,
         results=results,
     )
 
@@ -226,6 +228,16 @@ def _read(folder: RunFolder) -> _KeptRun:
     if sizes != sorted(set(sizes)):
         raise UserError(f"The features in {folder.path} are not those of one run. Make it anew in another folder.")
     return _KeptRun(config, tasks)
+
+
+def _choose_fixed(asked: bool | None, kept: _KeptRun, folder: RunFolder) -> bool:
+    there = all(task.fixed is not None for task in kept.tasks)
+    if asked and not there:
+        raise UserError(f"{folder.path} has kept no fixed features: it was made by an earlier version.")
+    if asked is not None or not there:
+        return bool(asked)
+    options = build(find_method(kept.config.method).Options, kept.config.options, "method.")
+    return bool(getattr(options, "fixed", False))
 
 
 def _choose_sources(asked: Sequence[str] | None, kept: _KeptRun, folder: RunFolder) -> list[Source]:

@@ -242,7 +242,7 @@ def test_what_happened_is_told(finished):
     assert result["sessions"][0]["environment"]["plugins"] == {"places-by-others": "1.5"}
     entry = result["ledger"][-1]
     assert entry["keeps"] == "class statistics, networks"
-    assert entry["kept"]["class statistics"] == 6 * (8 + 24 * 4 + 24 * 25 // 2 * 4)
+    assert entry["kept"]["class statistics"] == 6 * (8 + 24 * 4 + 24 * 4 + 24 * 23 // 2 * 2)
     assert entry["kept"]["networks"] == 6 * 4
     assert entry["kept_bytes"] == entry["kept"]["class statistics"] + entry["kept"]["networks"]
     page = reverie.write_report(finished, finished.parent / "page.html").read_text("utf-8")
