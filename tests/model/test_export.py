@@ -28,7 +28,8 @@ from reverie.model.saved import SavedModel
 from reverie.nets import make_backbone
 from reverie.nets.backbone import Backbone
 from reverie.nets.classifier import Classifier
-from reverie.nets.heads import OWN_HEADS, AnsweringHead
+from reverie.nets.fixed_features import COUNT, make_filters
+from reverie.nets.heads import OWN_HEADS, AnsweringHead, FixedLinearAnswer
 from reverie.nets.statistics import set_batchnorm_momentum
 from tests.support.models import pixel_learner
 from tests.support.paths import ROOT
@@ -110,6 +111,36 @@ def test_torch_gives_the_same_probabilities_of_real_images(photo_model, photos, 
         np.testing.assert_allclose(answers, by_hand(model.classifier, pixels)[:count], atol=1e-4)
     assert json.loads(extra["reverie.json"]) == facts(model)
     assert says_nothing_of_this_machine(tmp_path / "model.pt2")
+
+
+@pytest.mark.parametrize("size", [8, 40])
+def test_a_head_that_looks_at_the_image_itself_is_exported_with_it(size, photo_model, photos, tmp_path):
+    """Of 40 pixels its fixed features take each other one: averages of a pixel and a quarter."""
+    shape = Preprocessing(size, AT_32.mean, AT_32.deviation)
+    classifier = used(Torchvision("resnet18"), shape)
+    width, generator = classifier.backbone.feature_dim, torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    classifier.answer_by(
+        FixedLinearAnswer(
+            weight=draw(3, width),
+            bias=draw(3),
+            evidence=draw(3, COUNT),
+            offset=draw(3),
+            filters=make_filters(3),
+            foretold=0.01 * draw(width, COUNT),
+            middle=draw(width + COUNT),
+        )
+    )
+    model = SavedModel(classifier, photo_model.config, [])
+    pixels = photos_as_pixels(photos, size)[:5]
+    mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in (shape.mean, shape.deviation))
+    with torch.no_grad():
+        expected = classifier.answer((pixels.permute(0, 3, 1, 2) / 255 - mean) / deviation).softmax(dim=1).numpy()
+    assert export_model(model, "onnx", tmp_path / "model.onnx").difference < 1e-3
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (answers,) = session.run(["probabilities"], {"pixels": pixels.numpy()})
+    np.testing.assert_allclose(answers, expected, atol=1e-3)
+    assert export_model(model, "torch", tmp_path / "model.pt2").difference < 1e-5
 
 
 def test_the_facts_in_the_file_are_all_that_serving_it_takes(photo_model):

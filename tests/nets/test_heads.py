@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reverie.errors import UserError
+from reverie.nets.fixed_features import make_filters
 from reverie.nets.heads import (
     AnsweringHead,
     CosineAnswer,
+    FixedLinearAnswer,
     GaussianAnswer,
     LinearAnswer,
     LinearHead,
@@ -84,6 +86,15 @@ def some_heads(classes: int = 4, size: int = 5) -> dict[str, AnsweringHead]:
         "diagonal": GaussianAnswer(means=means, whitening=whitening[:, 0], log_volumes=volumes),
         "shared": SharedGaussianAnswer(means=means, whitening=whitening[0]),
         "shared diagonal": SharedGaussianAnswer(means=means, whitening=whitening[0, 0]),
+        "fixed": FixedLinearAnswer(  # a feature, and four fixed ones
+            weight=means[:, :1],
+            bias=volumes,
+            evidence=features(classes, 4, 6),
+            offset=features(classes, 1, 7)[:, 0],
+            filters=make_filters(3)[:1],
+            foretold=features(1, 4, 8),
+            middle=features(1, 5, 9)[0],
+        ),
     }
 
 
@@ -102,6 +113,12 @@ def test_scores_are_their_formulas_image_by_image_and_class_by_class(name):
         if name == "cosine":
             direction = state["directions"][row]
             return image @ direction / image.norm() / direction.norm()
+        if name == "fixed":
+            own, fixed = image[:1] - state["middle"][:1], image[1:] - state["middle"][1:]
+            beyond = fixed - own @ state["foretold"]
+            return (
+                own @ state["weight"][row] + state["bias"][row] + beyond @ state["evidence"][row] + state["offset"][row]
+            )
         left = image - state["means"][row]
         if name == "prototype":
             return -(left**2).sum()
@@ -122,7 +139,7 @@ def test_classes_that_arrive_are_never_answered_and_change_nothing_for_the_other
     assert head.rows == 6
     torch.testing.assert_close(after[:, :4], before)
     assert after.softmax(dim=1)[:, 4:].max() == 0
-    head.check(5)
+    head.check(1 if name == "fixed" else 5)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -240,5 +257,7 @@ def test_heads_of_strange_parts_are_refused():
             head_from_state("cosine", {**state, **change})
     with pytest.raises(ValueError, match=r"parts of the head 'cosine' are not for 9 features"):
         some_heads()["cosine"].check(9)
+    with pytest.raises(ValueError, match=r"'linear-fixed' are not for 1 features and 4 channels"):
+        some_heads()["fixed"].check(1, channels=4)
     with pytest.raises(UserError, match=r"There is no head 'cosin' here; there are .* Did you mean 'cosine'\?"):
         find_head("cosin")
