@@ -1,14 +1,16 @@
 """The map from old features to new ones: least squares, drawn towards no change, and what it leaves unexplained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.nets.class_statistics import ClassStatistics
-from reverie.nets.transport import SeenByBoth, Transport
+from reverie.nets.transport import PENALTIES, SeenByBoth, Transport
 
-SIZE = 5
+SIZE, FIXED = 5, 4
 
 
 def features(count: int, seed: int = 0) -> torch.Tensor:
@@ -97,3 +99,87 @@ def test_statistics_are_taken_along_with_what_is_left_on_top(form):
         torch.testing.assert_close(
             moved.variances - plain.variances, transport.residual.diagonal().float().expand(2, -1), rtol=1e-3, atol=1e-4
         )
+
+
+# --- with fixed features
+
+
+def a_world(telling: float, classes: int = 12, each: int = 40, seed: int = 0):
+    """Classes that move in part as their fixed features say, in part as their features do. Half of them are new."""
+    rng = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=rng)  # noqa: E731
+    labels = torch.arange(classes).repeat_interleave(each)
+    before = 2 * draw(classes, SIZE)[labels] + draw(len(labels), SIZE)
+    fixed = 2 * draw(classes, FIXED)[labels] + 0.3 * draw(len(labels), FIXED)
+    matrix, shift = an_affine_map(seed + 1)
+    after = before @ matrix + shift + telling * fixed @ draw(FIXED, SIZE) + 0.1 * draw(len(labels), SIZE)
+    new = labels >= classes // 2
+    old = classes // 2
+    means = torch.stack([fixed[labels == label].mean(dim=0) for label in range(old)])
+    statistics = ClassStatistics.measure(before[~new], labels[~new], old, fixed=means)
+    there = torch.stack([after[labels == label].mean(dim=0) for label in range(old)])
+    return statistics, SeenByBoth(before[new], after[new], labels=labels[new], fixed=fixed[new]), there
+
+
+def test_fixed_features_tell_where_classes_go_that_features_alone_do_not():
+    statistics, seen, there = a_world(telling=1.0)
+    plain = Transport.fit([replace(seen, fixed=None)], 1e-3)
+    both = Transport.fit([seen], 1e-3)
+    assert plain.of_fixed is None and both.of_fixed is not None and both.penalty in PENALTIES
+    lost, found = ((transport.take(statistics).means - there).norm(dim=1).mean() for transport in (plain, both))
+    assert found < 0.2 * lost
+    assert both.unexplained < plain.unexplained
+    torch.testing.assert_close(both.take(statistics).covariances, plain.take(statistics).covariances)
+
+
+def test_where_fixed_features_do_not_help_classes_held_out_they_are_not_asked():
+    statistics, seen, _ = a_world(telling=0.0)
+    strange = replace(seen, fixed=torch.randn(len(seen.before), FIXED, generator=torch.Generator().manual_seed(3)))
+    plain, both = Transport.fit([replace(seen, fixed=None)], 1e-3), Transport.fit([strange], 1e-3)
+    torch.testing.assert_close(both.take(statistics).means, plain.take(statistics).means, rtol=1e-2, atol=5e-2)
+
+
+def test_it_is_least_squares_with_a_penalty_on_fixed_features_that_vary_by_one():
+    _, seen, _ = a_world(telling=1.0)
+    found = Transport.fit([seen], 1e-3)
+    before, fixed = seen.before.double(), seen.fixed.double()
+    sizes = fixed.var(dim=0, correction=0).sqrt()
+    inputs = torch.cat([before - before.mean(dim=0), (fixed - fixed.mean(dim=0)) / sizes], dim=1)
+    change = seen.after.double() - before
+    change = change - change.mean(dim=0)
+    ridge = 1e-3 * before.var(dim=0, correction=0).mean()
+    penalties = torch.diag(torch.tensor([ridge] * SIZE + [found.penalty] * FIXED, dtype=torch.double))
+    solution = torch.linalg.solve(inputs.T @ inputs / len(inputs) + penalties, inputs.T @ change / len(inputs))
+    torch.testing.assert_close(found.of_means, torch.eye(SIZE).double() + solution[:SIZE], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.of_fixed, solution[SIZE:] / sizes[:, None], rtol=1e-5, atol=1e-6)
+    middle = before.mean(dim=0) @ found.of_means + fixed.mean(dim=0) @ found.of_fixed + found.shift_of_means
+    torch.testing.assert_close(middle, seen.after.double().mean(dim=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("each", [1, 2, 5])
+def test_few_new_classes_of_few_images_move_statistics_all_the_same(classes, each):
+    statistics, seen, _ = a_world(telling=0.5)
+    names = seen.labels.unique()[:classes]
+    rows = torch.cat([(seen.labels == name).nonzero().flatten()[:each] for name in names])
+    few = SeenByBoth(seen.before[rows], seen.after[rows], labels=seen.labels[rows], fixed=seen.fixed[rows])
+    assert bool(Transport.fit([few], 1e-3).take(statistics).means.isfinite().all())
+
+
+def test_fixed_features_that_never_vary_tell_nothing():
+    statistics, seen, _ = a_world(telling=1.0)
+    silent = replace(seen, fixed=torch.ones_like(seen.fixed))
+    assert bool(Transport.fit([silent], 1e-3).take(statistics).means.isfinite().all())
+
+
+def test_dreams_without_fixed_features_leave_a_map_of_features_alone():
+    _, seen, _ = a_world(telling=1.0)
+    dreams = SeenByBoth(seen.before[:20], seen.after[:20], 0.3)
+    assert Transport.fit([seen, dreams], 1e-3).of_fixed is None
+
+
+def test_a_map_of_fixed_features_is_none_for_statistics_without_them():
+    _, seen, _ = a_world(telling=1.0)
+    without = ClassStatistics.measure(features(40), torch.arange(40) % 2, 2)
+    with pytest.raises(ValueError, match="these class statistics have none"):
+        Transport.fit([seen], 1e-3).take(without)
