@@ -49,7 +49,7 @@ def see_images(method: Method, images: Images, teacher: Classifier | None, first
     views, count = 1 + mirrored, len(images)
     chosen = torch.linspace(0, count - 1, min(count, MOST)).long()
     rows = torch.cat([chosen + view * count for view in range(views)])
-    after, labels = method.features_of(images, mirrored=mirrored), images.labels.repeat(views)
+    after, labels = method.features_of(images, mirrored=mirrored), images.labels.cpu().repeat(views)
     before = after[rows]
     if teacher is not None:
         before = method.features_of(images.select(chosen), teacher, mirrored)
@@ -77,7 +77,7 @@ def fixed_features_of(method: Method, images: Images) -> Tensor:
 
 def _fixed_of(method: Method, images: Images, chosen: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """Means of the classes from `first` on, over all images and views; and those of the chosen images."""
-    labels = images.labels - first
+    labels = images.labels.cpu() - first
     classes = max(0, int(labels.max()) + 1) if len(labels) else 0
     sums, counts = torch.zeros(classes, COUNT, dtype=torch.double), torch.zeros(classes, dtype=torch.double)
     kept: list[list[Tensor]] = []
