@@ -25,7 +25,7 @@ THRESHOLD = 1.0  # of answers, whose deviation is about one
 QUIET = 0.05  # the variance of a patch, below which it counts as flat
 SEED = 2021
 ALIKE_CHANNELS, ALIKE_PIXELS, FLOOR = 0.92, 5.0, 0.02  # of photographs: by these, filters are whitened
-TOGETHER = 32  # filters, so that their maps fit a cache
+TOGETHER = 4  # images, so that all they answer fits the cache of a CPU
 
 
 def fixed_features(images: Tensor, filters: Tensor) -> Tensor:
@@ -34,23 +34,30 @@ def fixed_features(images: Tensor, filters: Tensor) -> Tensor:
     Each patch is compared with each filter, by contrast and not by brightness. What exceeds a threshold is averaged
     over the upper half of the image and over the lower one, and its root taken.
     """
+    if images.device.type == "cpu" and not torch.compiler.is_compiling():  # which is true of an export, too
+        return torch.cat([_fixed_features(some, filters) for some in images.split(TOGETHER)])
+    return _fixed_features(images, filters)
+
+
+def _fixed_features(images: Tensor, filters: Tensor) -> Tensor:
     with torch.autocast(images.device.type, enabled=False):
         images = images.float()
         if max(images.shape[2:]) > SIDE:
             images = F.adaptive_avg_pool2d(images, SIDE)
-        images = F.pad(images, (WIDTH // 2,) * 4, mode="replicate")
-        box = torch.full((1, *filters.shape[1:]), 1 / filters[0].numel()).to(filters)
-        mean = F.conv2d(images, box)
-        variance = F.conv2d(images.square(), box) - mean.square()
+        patches = F.unfold(F.pad(images, (WIDTH // 2,) * 4, mode="replicate"), WIDTH)  # [n, pixels of one, patches]
+        variance = patches.square().mean(dim=1, keepdim=True) - patches.mean(dim=1, keepdim=True).square()
         contrast = (variance.clamp_min(0) + QUIET).rsqrt()
-        over, under = [], []
-        for some in filters.split(TOGETHER):
-            answers = F.softshrink(F.conv2d(images, some) * contrast, THRESHOLD)
-            signed, absolute = (F.adaptive_avg_pool2d(part, (2, 1)) for part in (answers, answers.abs()))
-            over.append(absolute + signed)
-            under.append(absolute - signed)
-        found = (torch.cat([*over, *under], dim=1).flatten(1) / 2).clamp_min(0).sqrt()
+        answers = F.softshrink(filters.flatten(1) @ (patches * contrast), THRESHOLD)
+        over, signed = _halves(answers.clamp_min(0), *images.shape[2:]), _halves(answers, *images.shape[2:])
+        found = torch.cat([over, over - signed], dim=1).flatten(1).clamp_min(0).sqrt()
         return found.half().float()
+
+
+def _halves(values: Tensor, height: int, width: int) -> Tensor:
+    """[n, filters, patches]: means over the upper half and the lower one, which share a middle row."""
+    rows = (height + 1) // 2
+    upper, lower = values[:, :, : rows * width], values[:, :, (height - rows) * width :]
+    return torch.stack([upper.sum(dim=2), lower.sum(dim=2)], dim=2) / (rows * width)
 
 
 @functools.cache
