@@ -82,6 +82,33 @@ def test_a_run_of_an_earlier_version_does_not_tell_of_its_training_head(finished
         compare_heads(folder, sources=["trained"])
 
 
+def test_without_fixed_features_it_is_the_run_without_them(finished, tmp_path):
+    folder, result = finished
+    other = quick_run(method_config("lucid").with_settings([KEEP, "method.fixed=false"]), tmp_path / "other")
+    found = compare_heads(folder, sources="both", heads="linear", fixed=False)
+    assert found.results[0].accuracies == pytest.approx(other.metrics.accuracy_after)
+    assert not found.fixed and not compare_heads(tmp_path / "other", sources="true", heads="prototype").fixed
+    asked = compare_heads(tmp_path / "other", sources="both", heads="linear", fixed=True)
+    assert asked.fixed and asked.results[0].accuracies == pytest.approx(result.metrics.accuracy_after)
+
+
+def test_a_run_of_an_earlier_version_has_no_fixed_features(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    for file in folder.rglob(FEATURES):
+        tensors = safetensors.torch.load_file(file)
+        for name in [
+            name for name in tensors if "fixed" in name or name in ("views", "images.labels", "dreams.labels")
+        ]:
+            del tensors[name]
+        if "images.before" not in tensors:
+            tensors.pop("images.after", None)
+        safetensors.torch.save_file(tensors, file)
+    assert not compare_heads(folder, sources="both", heads="linear").fixed
+    with pytest.raises(UserError, match="has kept no fixed features: it was made by an earlier version"):
+        compare_heads(folder, fixed=True)
+
+
 def test_options_are_those_of_the_method(finished, tmp_path):
     folder, _ = finished
     settings = {"method.residual": False, "method.head": "gaussian", "method.map": "images", "method.pooled": 0.5}
@@ -185,7 +212,39 @@ def damage_test(file, tensors):
     safetensors.torch.save_file(tensors, file)
 
 
-@pytest.mark.parametrize("damage", [damage_bytes, damage_labels, damage_pairs, damage_test])
+def damage_fixed(file, tensors):
+    tensors["fixed.test"] = tensors["fixed.test"][:, :-1].clone()
+    safetensors.torch.save_file(tensors, file)
+
+
+def damage_fixed_of_dreams(file, tensors):
+    tensors["dreams.fixed"] = tensors["dreams.fixed"][:-1].clone()
+    safetensors.torch.save_file(tensors, file)
+
+
+def damage_views(file, tensors):
+    tensors["views"] = torch.zeros(())
+    safetensors.torch.save_file(tensors, file)
+
+
+def damage_names(file, tensors):
+    del tensors["images.fixed"]
+    safetensors.torch.save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_bytes,
+        damage_labels,
+        damage_pairs,
+        damage_test,
+        damage_fixed,
+        damage_fixed_of_dreams,
+        damage_views,
+        damage_names,
+    ],
+)
 def test_damaged_files_are_told(finished, tmp_path, damage):
     shutil.copytree(finished[0], tmp_path / "run")
     file = tmp_path / "run" / "tasks" / "02" / FEATURES
