@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 FILTERS, WIDTH = 256, 3  # so many, of so many pixels a side
-COUNT = 4 * FILTERS  # above and below the middle of the image, each filter and its negative
+COUNT = 8 * FILTERS  # in each quarter of the image, each filter and its negative
 SIDE = 32  # pixels: larger images are shrunk to it
 THRESHOLD = 1.0  # of answers, whose deviation is about one
 QUIET = 0.05  # the variance of a patch, below which it counts as flat
@@ -29,10 +29,10 @@ TOGETHER = 4  # images, so that all they answer fits the cache of a CPU
 
 
 def fixed_features(images: Tensor, filters: Tensor) -> Tensor:
-    """Of normalised images [n, channels, height, width]: [n, 4 * filters], as exact as half precision has them.
+    """Of normalised images [n, channels, height, width]: [n, 8 * filters], as exact as half precision has them.
 
     Each patch is compared with each filter, by contrast and not by brightness. What exceeds a threshold is averaged
-    over the upper half of the image and over the lower one, and its root taken.
+    over each quarter of the image, and its root taken.
     """
     if images.device.type == "cpu" and not torch.compiler.is_compiling():  # which is true of an export, too
         return torch.cat([_fixed_features(some, filters) for some in images.split(TOGETHER)])
@@ -48,16 +48,19 @@ def _fixed_features(images: Tensor, filters: Tensor) -> Tensor:
         variance = patches.square().mean(dim=1, keepdim=True) - patches.mean(dim=1, keepdim=True).square()
         contrast = (variance.clamp_min(0) + QUIET).rsqrt()
         answers = F.softshrink(filters.flatten(1) @ (patches * contrast), THRESHOLD)
-        over, signed = _halves(answers.clamp_min(0), *images.shape[2:]), _halves(answers, *images.shape[2:])
+        over, signed = _quarters(answers.clamp_min(0), *images.shape[2:]), _quarters(answers, *images.shape[2:])
         found = torch.cat([over, over - signed], dim=1).flatten(1).clamp_min(0).sqrt()
         return found.half().float()
 
 
-def _halves(values: Tensor, height: int, width: int) -> Tensor:
-    """[n, filters, patches]: means over the upper half and the lower one, which share a middle row."""
-    rows = (height + 1) // 2
-    upper, lower = values[:, :, : rows * width], values[:, :, (height - rows) * width :]
-    return torch.stack([upper.sum(dim=2), lower.sum(dim=2)], dim=2) / (rows * width)
+def _quarters(values: Tensor, height: int, width: int) -> Tensor:
+    """[n, filters, patches]: means over the four quarters, which share a middle row and a middle column."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    above, below = slice(rows), slice(height - rows, height)
+    left, right = slice(columns), slice(width - columns, width)
+    values = values.unflatten(2, (height, width))
+    sums = [values[:, :, there, beside].sum(dim=(2, 3)) for there in (above, below) for beside in (left, right)]
+    return torch.stack(sums, dim=2) / (rows * columns)
 
 
 @functools.cache
