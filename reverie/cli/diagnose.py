@@ -108,6 +108,7 @@ def heads(
             help="Fixed features tell where means go, and a linear head asks them.", show_default="as the run"
         ),
     ] = None,
+    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compare answering heads, and ways to move class statistics, on a run's features: no training, seconds each.
@@ -126,6 +127,7 @@ def heads(
         residual=residual,
         pooled=pooled,
         fixed=fixed,
+        device=device,
         progress=progress_console(as_json),
     )
     if as_json:

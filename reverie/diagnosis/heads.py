@@ -18,6 +18,7 @@ from torch import Tensor
 
 from reverie import seeding
 from reverie.config.schema import Config
+from reverie.engine.device import find_device
 from reverie.errors import UserError
 from reverie.learner.folder import RunFolder
 from reverie.learner.progress import counting
@@ -102,7 +103,7 @@ class _KeptRun:
     config: Config
     tasks: list[KeptFeatures]
 
-    def statistics(self, source: Source, moving: Moving) -> Iterator[ClassStatistics]:
+    def statistics(self, source: Source, moving: Moving, device: torch.device) -> Iterator[ClassStatistics]:
         """After each task: what a method would have, or, with `true`, what none could."""
         found: ClassStatistics | None = None
         for task, kept in enumerate(self.tasks):
@@ -110,7 +111,7 @@ class _KeptRun:
             if source == "true" or found is None:
                 found = true
             else:
-                moved, _ = moving.move(found, kept.images, kept.dreams)
+                moved, _ = moving.move(found, kept.images, kept.dreams, device)
                 found = moved.joined(true.select(torch.arange(len(found), len(true))))
             yield found
 
@@ -141,6 +142,7 @@ def compare_heads(
     residual: bool = Moving.residual,
     pooled: float = Moving.pooled,
     fixed: bool | None = None,
+    device: str | torch.device = "auto",
     progress: bool | Console = False,
 ) -> HeadComparison:
     """How other heads would have answered, by statistics moved in other ways, with the networks that a run trained.
@@ -152,12 +154,13 @@ def compare_heads(
     - `heads`: `linear`, `gaussian`, `prototype`.
     - `ridge`, `dream_weight`, `residual`, `pooled`, `fixed`: as the options of `lucid`. `fixed` is usually as in the
       run.
+    - `device`: where maps and heads are fitted.
 
     The figures are those of test images: to choose by them is to choose by the test. Raises UserError for a run without
     features.
     """
     asked = cast(list[Head], _names("heads", heads, HEADS))
-    folder = RunFolder(Path(run))
+    folder, where = RunFolder(Path(run)), find_device(device)
     kept = _read(folder)
     base = Moving(
         "both",
@@ -178,14 +181,14 @@ def compare_heads(
                 results.append(HeadResult(source=source, head="linear", accuracies=accuracies))
                 continue
             moving = replace(base, map="none" if source == "true" else source)
-            states = list(kept.statistics(source, moving))
+            states = list(kept.statistics(source, moving, where))
             for head in asked:
                 accuracies = []
                 for task, (features, statistics) in enumerate(zip(kept.tasks, states, strict=True)):
                     seed = seeding.derive(kept.config.seed, "task", task, "fit head")
                     rng = torch.Generator().manual_seed(seed)  # as in the run itself
                     view = features.fixed.view if features.fixed is not None else None
-                    made = replace(moving, head=head).make_head(statistics, rng, torch.device("cpu"), view)
+                    made = replace(moving, head=head).make_head(statistics, rng, where, view)
                     accuracies.append(_accuracy(made, kept.inputs(task, made), features.test_labels))
                     done += 1
                     tell(done, total)

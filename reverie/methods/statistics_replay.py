@@ -57,11 +57,15 @@ class Moving:
         return self.map in ("dreams", "both")
 
     def move(
-        self, statistics: ClassStatistics, images: SeenByBoth | None, dreams: SeenByBoth | None
+        self,
+        statistics: ClassStatistics,
+        images: SeenByBoth | None,
+        dreams: SeenByBoth | None,
+        device: torch.device | str = "cpu",
     ) -> tuple[ClassStatistics, float]:
         """The statistics of old classes by the new network, and how much of its features the map leaves unexplained.
 
-        Of `images` and `dreams` those that the map needs must be there.
+        Of `images` and `dreams` those that the map needs must be there. The map is fitted on `device`.
         """
         seen = [images] if self.by_images and images else []
         if self.by_dreams and dreams:
@@ -70,7 +74,7 @@ class Moving:
             return statistics, 1.0
         if not self.fixed or statistics.fixed is None:
             seen = [replace(part, fixed=None) for part in seen]
-        transport = Transport.fit(seen, self.ridge)
+        transport = Transport.fit([part.to(device) for part in seen], self.ridge).to(statistics.means.device)
         return transport.take(statistics, self.residual), transport.unexplained
 
     def make_head(
@@ -94,7 +98,7 @@ class Moving:
             head = statistics.linear(SAMPLES, rng, device)
         head.calibrate(*statistics.sample(OTHER_SAMPLES, rng))
         if isinstance(head, LinearAnswer) and self.fixed and view is not None:
-            return with_fixed_evidence(head, statistics, view, make_filters(channels))
+            return with_fixed_evidence(head, statistics, view.to(device), make_filters(channels))
         return head
 
 
@@ -136,7 +140,7 @@ class StatisticsReplay(DreamReplay):
         moving = self.moving
         images = self._look(task).some if moving.by_images else None
         dreams = self._look_at_dreams(task) if moving.by_dreams else None
-        self.statistics, unexplained = moving.move(self.statistics, images, dreams)
+        self.statistics, unexplained = moving.move(self.statistics, images, dreams, self.device)
         return {"unexplained": unexplained}
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reverie.nets.class_statistics import FLOOR, ClassStatistics
 from reverie.nets.heads import FixedLinearAnswer, LinearAnswer, fit_temperature
+from reverie.nets.transport import on_device
 
 SHRINKAGES = (0.02, 0.1, 0.5, 2.0, 10.0)  # added to the variance of fixed features, which is one; the best is taken
 LEAST_IMAGES = 4  # in whose halves that is tried
@@ -29,6 +30,9 @@ class FixedView:
     fixed: Tensor
     labels: Tensor
     views: int = 1
+
+    def to(self, device: torch.device | str) -> FixedView:
+        return on_device(self, device)
 
 
 def with_fixed_evidence(

@@ -7,7 +7,8 @@ the equations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,20 @@ from torch.nn import functional as F
 
 from reverie.nets.class_statistics import FLOOR, ClassStatistics
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of fixed features that vary by one; the best on held-out classes is taken
 FOLDS = 5
 LEAST_CLASSES = 3  # that classes are held out of; of fewer, images are
 TINY = 1e-12
+Tensors = TypeVar("Tensors", bound="DataclassInstance")
+
+
+def on_device(record: Tensors, device: torch.device | str) -> Tensors:
+    """A record whose tensors are there."""
+    tensors = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(record, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,9 @@ class SeenByBoth:
     weight: float = 1.0
     labels: Tensor | None = None
     fixed: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> SeenByBoth:
+        return on_device(self, device)
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,9 @@ class Transport:
     of_fixed: Tensor | None = None
     shift_of_means: Tensor | None = None
     penalty: float | None = None  # of fixed features; none: they are not used
+
+    def to(self, device: torch.device | str) -> Transport:
+        return on_device(self, device)
 
     @classmethod
     def fit(cls, seen: Sequence[SeenByBoth], ridge: float) -> Transport:

@@ -70,11 +70,11 @@ def test_logits_are_of_single_precision_where_networks_are_not():
 # --- heads that answer
 
 
-def features(rows: int, size: int = 5, seed: int = 0) -> Tensor:
+def features(rows: int, size: int = 9, seed: int = 0) -> Tensor:
     return torch.randn(rows, size, generator=torch.Generator().manual_seed(seed))
 
 
-def some_heads(classes: int = 4, size: int = 5) -> dict[str, AnsweringHead]:
+def some_heads(classes: int = 4, size: int = 9) -> dict[str, AnsweringHead]:
     means, whitening = features(classes, size, 1), features(classes * size, size, 2).view(classes, size, size)
     volumes = features(classes, 1, 3)[:, 0]
     return {
@@ -86,14 +86,14 @@ def some_heads(classes: int = 4, size: int = 5) -> dict[str, AnsweringHead]:
         "diagonal": GaussianAnswer(means=means, whitening=whitening[:, 0], log_volumes=volumes),
         "shared": SharedGaussianAnswer(means=means, whitening=whitening[0]),
         "shared diagonal": SharedGaussianAnswer(means=means, whitening=whitening[0, 0]),
-        "fixed": FixedLinearAnswer(  # a feature, and four fixed ones
+        "fixed": FixedLinearAnswer(  # a feature, and eight fixed ones
             weight=means[:, :1],
             bias=volumes,
-            evidence=features(classes, 4, 6),
+            evidence=features(classes, 8, 6),
             offset=features(classes, 1, 7)[:, 0],
             filters=make_filters(3)[:1],
-            foretold=features(1, 4, 8),
-            middle=features(1, 5, 9)[0],
+            foretold=features(1, 8, 8),
+            middle=features(1, 9, 9)[0],
         ),
     }
 
@@ -139,7 +139,7 @@ def test_classes_that_arrive_are_never_answered_and_change_nothing_for_the_other
     assert head.rows == 6
     torch.testing.assert_close(after[:, :4], before)
     assert after.softmax(dim=1)[:, 4:].max() == 0
-    head.check(1 if name == "fixed" else 5)
+    head.check(1 if name == "fixed" else 9)
 
 
 @pytest.mark.parametrize("name", HEADS)
