@@ -255,8 +255,8 @@ def test_heads_of_strange_parts_are_refused():
     ):
         with pytest.raises(ValueError, match=said):
             head_from_state("cosine", {**state, **change})
-    with pytest.raises(ValueError, match=r"parts of the head 'cosine' are not for 9 features"):
-        some_heads()["cosine"].check(9)
+    with pytest.raises(ValueError, match=r"parts of the head 'cosine' are not for 7 features"):
+        some_heads()["cosine"].check(7)
     with pytest.raises(ValueError, match=r"'linear-fixed' are not for 1 features and 4 channels"):
         some_heads()["fixed"].check(1, channels=4)
     with pytest.raises(UserError, match=r"There is no head 'cosin' here; there are .* Did you mean 'cosine'\?"):
