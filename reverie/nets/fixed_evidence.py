@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.nets.class_statistics import FLOOR, ClassStatistics
 from reverie.nets.heads import FixedLinearAnswer, LinearAnswer, fit_temperature
-from reverie.nets.transport import on_device
+from reverie.nets.transport import AT_ONCE, by_parts, on_device, row_space
 
 SHRINKAGES = (0.02, 0.1, 0.5, 2.0, 10.0)  # added to the variance of fixed features, which is one; the best is taken
 LEAST_IMAGES = 4  # in whose halves that is tried
@@ -66,7 +66,10 @@ def with_fixed_evidence(
 
 @dataclass(frozen=True)
 class _Evidence:
-    """`rest`: what features do not foretell of fixed features, of each row; `means`: of each class, as it was kept."""
+    """`rest`: what features do not foretell of fixed features, of each row; `means`: of each class, as it was kept.
+
+    Rows are many, and of single precision; sums over them are of double.
+    """
 
     rest: Tensor  # [rows, fixed features]
     means: Tensor  # [classes, fixed features]
@@ -77,16 +80,16 @@ class _Evidence:
     @classmethod
     def of(cls, statistics: ClassStatistics, view: FixedView) -> _Evidence | None:
         assert statistics.fixed is not None
-        features, fixed = view.features.double(), view.fixed.double()
-        labels = view.labels.to(features.device)
-        inside, spread = (_inside(part, labels) for part in (features, fixed))
+        features, labels = view.features.double(), view.labels.to(view.features.device)
+        inside, spread = _inside(features, labels), _inside(view.fixed, labels)
         if not float(spread.square().mean()) > 0:
             return None
         gram = inside.T @ inside
         gram.diagonal().add_(FLOOR * gram.diagonal().mean() + 1e-30)
-        foretold = torch.linalg.solve(gram, inside.T @ spread)
-        means = statistics.fixed.to(fixed) - statistics.means.to(fixed) @ foretold
-        return cls(fixed - features @ foretold, means, foretold, labels, _halves(labels, view.views))
+        foretold = torch.linalg.solve(gram, _products(inside, spread))
+        means = statistics.fixed.to(gram) - statistics.means.to(gram) @ foretold
+        rest = view.fixed - (features @ foretold).to(view.fixed)
+        return cls(rest, means, foretold, labels, _halves(labels, view.views))
 
     def spread(self, rows: Tensor | slice = slice(None)) -> _Spread:
         return _Spread.of(_inside(self.rest[rows], self.labels[rows]))
@@ -104,7 +107,7 @@ class _Evidence:
             scores = []
             for spread, means, asked in told:
                 weight, bias = spread.discriminant(means, shrinkage)
-                scores.append(asked @ weight.T + bias)
+                scores.append(by_parts(asked, weight.T) + bias)
             temperature, unlikely = fit_temperature(torch.cat(scores), labels)
             tried.append((unlikely, shrinkage, temperature))
         return min(tried)[1:]
@@ -113,30 +116,60 @@ class _Evidence:
         """Means of classes that these rows show are theirs: the others do not count when they are asked about."""
         labels = self.labels[rows]
         counts = torch.bincount(labels, minlength=len(self.means))[:, None]
-        sums = torch.zeros_like(self.means).index_add_(0, labels, self.rest[rows])
+        sums = torch.zeros_like(self.means)
+        for part in rows.split(AT_ONCE):
+            sums.index_add_(0, self.labels[part], self.rest[part].double())
         return torch.where(counts > 0, sums / counts.clamp_min(1), self.means)
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """How values spread inside classes: correlations, and the deviations that they are of."""
+    """How values spread inside classes: correlations, and the deviations that they are of.
+
+    Of fewer rows than values, correlations are those along `basis`; in all other directions rows do not spread at all.
+    """
 
     correlations: Tensor
     sizes: Tensor
+    basis: Tensor | None = None  # [values, rows]
 
     @classmethod
     def of(cls, inside: Tensor) -> _Spread:
-        covariance = inside.T @ inside / len(inside)
-        sizes = covariance.diagonal().sqrt()
-        sizes = sizes.clamp_min(1e-6 * float(sizes.max()) or 1.0)
-        return cls(covariance / sizes / sizes[:, None], sizes)
+        rows, values = inside.shape
+        if rows >= values:
+            covariance = _products(inside, inside) / rows
+            sizes = cls._at_least(covariance.diagonal().sqrt())
+            return cls(covariance / sizes / sizes[:, None], sizes)
+        inside = inside.double()
+        sizes = cls._at_least(inside.square().mean(dim=0).sqrt())
+        basis = row_space(inside / sizes)
+        along = inside / sizes @ basis
+        return cls(along.T @ along / rows, sizes, basis)
+
+    @staticmethod
+    def _at_least(sizes: Tensor) -> Tensor:
+        return sizes.clamp_min(1e-6 * float(sizes.max()) or 1.0)
 
     def discriminant(self, means: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
         """Weight [classes, values] and bias [classes] of linear discriminant analysis."""
-        factor = torch.linalg.cholesky(self.correlations + shrinkage * torch.eye(len(self.sizes)).to(means))
+        factor = torch.linalg.cholesky(self.correlations + shrinkage * torch.eye(len(self.correlations)).to(means))
         middle = means.mean(dim=0)
-        weight = torch.cholesky_solve(((means - middle) / self.sizes).T, factor).T / self.sizes
+        apart = (means - middle) / self.sizes
+        along = apart if self.basis is None else apart @ self.basis
+        weight = torch.cholesky_solve(along.T, factor).T
+        if self.basis is not None:
+            weight = weight @ self.basis.T + (apart - along @ self.basis.T) / shrinkage
+        weight = weight / self.sizes
         return weight, -(weight * (means + middle)).sum(dim=1) / 2
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """`left.T @ right` in double precision, some rows at a time."""
+    pairs = zip(left.split(AT_ONCE), right.split(AT_ONCE), strict=True)
+    found = torch.zeros(left.shape[1], right.shape[1], dtype=torch.double, device=left.device)
+    for rows, others in pairs:
+        found.addmm_(rows.double().T, others.double())
+    return found
 
 
 def _inside(values: Tensor, labels: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ the equations.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,7 @@ PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of fixed features that vary by one;
 FOLDS = 5
 LEAST_CLASSES = 3  # that classes are held out of; of fewer, images are
 TINY = 1e-12
+AT_ONCE = 2000  # rows of fixed features, that are looked at in double precision
 Tensors = TypeVar("Tensors", bound="DataclassInstance")
 
 
@@ -90,7 +92,7 @@ class Transport:
             return cls(matrix, shift, residual, rows.share(left))
         of_means, of_fixed, shift_of_means, penalty = found
         assert rows.fixed is not None
-        left = rows.after - rows.before @ of_means - rows.fixed @ of_fixed - shift_of_means
+        left = rows.after - rows.before @ of_means - by_parts(rows.fixed, of_fixed) - shift_of_means
         return cls(matrix, shift, residual, rows.share(left), of_means, of_fixed, shift_of_means, penalty)
 
     def take(self, statistics: ClassStatistics, with_residual: bool = True) -> ClassStatistics:
@@ -105,7 +107,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _Rows:
-    """All that was seen, in double precision, with weights that sum up to one."""
+    """All that was seen, weights summing up to one. In double precision, but for fixed features, which are many."""
 
     before: Tensor
     after: Tensor
@@ -124,11 +126,21 @@ class _Rows:
             torch.cat([part.after for part in seen]).double(),
             (weights / weights.sum()).to(before),
             torch.cat(labels).to(before.device) if len(labels) == len(seen) else None,
-            torch.cat(fixed).to(before) if len(fixed) == len(seen) else None,
+            torch.cat(fixed).to(before.device) if len(fixed) == len(seen) else None,
         )
 
     def mean(self, values: Tensor) -> Tensor:
         return (self.weights * values).sum(dim=0)
+
+    def mean_of_fixed(self, parts: Sequence[Tensor], middle: Tensor | None = None) -> Tensor:
+        """Of fixed features, part by part; or of the squares of how far they are from the middle."""
+        assert self.fixed is not None
+        found = torch.zeros(self.fixed.shape[1]).to(self.before)
+        for its in parts:
+            values = self.fixed[its].double()
+            values = values if middle is None else (values - middle).square()
+            found += self.weights[its, 0] @ values
+        return found
 
     def share(self, left: Tensor) -> float:
         size = (self.weights * self.after.square()).sum().clamp_min(1e-300)  # features may all be zero
@@ -146,14 +158,25 @@ def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, 
     if fold_of is None:
         return None
     width = rows.before.shape[1]
-    mean_before, mean_fixed = rows.mean(rows.before), rows.mean(rows.fixed)
-    fixed = rows.fixed - mean_fixed
-    sizes = rows.mean(fixed.square()).sqrt()
+    folds = [torch.nonzero(fold_of == fold).flatten() for fold in (-1, *range(FOLDS))]
+    mean_before, mean_fixed = rows.mean(rows.before), rows.mean_of_fixed(folds)
+    sizes = rows.mean_of_fixed(folds, mean_fixed).sqrt()
     sizes = torch.where(sizes > 1e-6 * sizes.max().clamp_min(TINY), sizes, torch.inf)
-    inputs = torch.cat([rows.before - mean_before, fixed / sizes, torch.ones_like(rows.weights)], dim=1)
-    change = rows.after - rows.before
-    base = torch.full((inputs.shape[1],), TINY).to(inputs)
+    basis = None
+    if len(rows.fixed) < len(
+        sizes
+    ):  # the penalty is the same in all directions, and keeps those that no row has at zero
+        basis = row_space((rows.fixed.double() - mean_fixed) / sizes)
+    base = torch.full((width + (len(sizes) if basis is None else basis.shape[1]) + 1,), TINY).to(sizes)
     base[:width] += ridge * rows.mean((rows.before - mean_before).square()).mean()
+
+    def in_and_out(its: Tensor) -> Tensor:
+        """Inputs, and behind them changes."""
+        assert rows.fixed is not None
+        fixed = (rows.fixed[its].double() - mean_fixed) / sizes
+        fixed = fixed if basis is None else fixed @ basis
+        before, one = rows.before[its], torch.ones_like(rows.weights[its])
+        return torch.cat([before - mean_before, fixed, one, rows.after[its] - before], dim=1)
 
     def solved(products: Tensor, penalty: float | None) -> Tensor:
         """`products` of inputs with inputs and, behind them, with changes. No penalty: of old features alone."""
@@ -166,15 +189,17 @@ def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, 
         found[used] = torch.cholesky_solve(products[used][:, len(base) :], torch.linalg.cholesky(gram))
         return found
 
-    folds = [torch.nonzero(fold_of == fold).flatten() for fold in (-1, *range(FOLDS))]
-    parts = [(rows.weights[its] * inputs[its]).T @ torch.cat([inputs[its], change[its]], dim=1) for its in folds]
-    total = torch.stack(parts).sum(dim=0)
+    parts, means_of = [], []
+    for its in folds:
+        values = in_and_out(its)
+        parts.append((rows.weights[its] * values[:, : len(base)]).T @ values)
+        means_of.append(_means(values, groups[its]) if len(its) else None)
+    total = functools.reduce(torch.add, parts)
     metric = _metric(rows, first, groups)
     errors = dict.fromkeys((None, *PENALTIES), 0.0)
-    for its, part in zip(folds[1:], parts[1:], strict=True):
-        if not len(its):
+    for means, part in zip(means_of[1:], parts[1:], strict=True):
+        if means is None:
             continue
-        means = _means(torch.cat([inputs[its], change[its]], dim=1), groups[its])
         for penalty in errors:
             wrong = means[:, len(base) :] - means[:, : len(base)] @ solved(total - part, penalty)
             errors[penalty] += float((wrong @ metric).square().sum())
@@ -183,7 +208,7 @@ def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, 
         return None
     solution = solved(total, best)
     matrix = torch.eye(width).to(solution) + solution[:width]
-    of_fixed = solution[width:-1] / sizes[:, None]
+    of_fixed = (solution[width:-1] if basis is None else basis @ solution[width:-1]) / sizes[:, None]
     return matrix, of_fixed, solution[-1] - mean_before @ solution[:width] - mean_fixed @ of_fixed, best
 
 
@@ -209,6 +234,17 @@ def _metric(rows: _Rows, first: int, groups: Tensor) -> Tensor:
     covariance = centred.T @ centred / first
     size = covariance.diagonal().mean().clamp_min(1e-30)
     return torch.linalg.cholesky(torch.linalg.inv(covariance + FLOOR * size * torch.eye(len(covariance)).to(after)))
+
+
+def row_space(rows: Tensor) -> Tensor:
+    """[values, rows]: orthogonal directions that all rows, fewer than they have values, are made of."""
+    basis: Tensor = torch.linalg.qr(rows.T).Q
+    return basis
+
+
+def by_parts(values: Tensor, matrix: Tensor) -> Tensor:
+    """`values @ matrix` in double precision, some rows at a time."""
+    return torch.cat([part.double() @ matrix for part in values.split(AT_ONCE)])
 
 
 def _means(values: Tensor, groups: Tensor) -> Tensor:
