@@ -121,3 +121,17 @@ def test_all_views_of_an_image_are_in_one_half_and_each_class_is_in_both():
     for label in (3, 5):
         ours = half[:7][labels == label]
         assert abs(int(ours.sum()) - int((1 - ours).sum())) <= 1
+
+
+@pytest.mark.parametrize("rows", [5, 30, 80])
+def test_discriminant_analysis_is_its_formula_however_few_images_there_are(rows):
+    rng = torch.Generator().manual_seed(rows)
+    inside, means = (torch.randn(count, 40, generator=rng, dtype=torch.double) for count in (rows, 3))
+    inside[:, 0] *= 5
+    weight, bias = _Spread.of(inside).discriminant(means, shrinkage=0.1)
+    sizes = inside.square().mean(dim=0).sqrt()
+    spread = inside.T @ inside / rows + 0.1 * torch.diag(sizes.square())
+    middle = means.mean(dim=0)
+    expected = torch.linalg.solve(spread, (means - middle).T).T
+    torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(bias, -(expected * (means + middle)).sum(dim=1) / 2, rtol=1e-5, atol=1e-6)

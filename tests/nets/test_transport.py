@@ -139,8 +139,11 @@ def test_where_fixed_features_do_not_help_classes_held_out_they_are_not_asked():
     torch.testing.assert_close(both.take(statistics).means, plain.take(statistics).means, rtol=1e-2, atol=5e-2)
 
 
-def test_it_is_least_squares_with_a_penalty_on_fixed_features_that_vary_by_one():
+@pytest.mark.parametrize("more", [0, 400])  # with more fixed features than there are images
+def test_it_is_least_squares_with_a_penalty_on_fixed_features_that_vary_by_one(more):
     _, seen, _ = a_world(telling=1.0)
+    others = torch.randn(len(seen.before), more, generator=torch.Generator().manual_seed(4))
+    seen = replace(seen, fixed=torch.cat([seen.fixed, others], dim=1))
     found = Transport.fit([seen], 1e-3)
     before, fixed = seen.before.double(), seen.fixed.double()
     sizes = fixed.var(dim=0, correction=0).sqrt()
@@ -148,7 +151,7 @@ def test_it_is_least_squares_with_a_penalty_on_fixed_features_that_vary_by_one()
     change = seen.after.double() - before
     change = change - change.mean(dim=0)
     ridge = 1e-3 * before.var(dim=0, correction=0).mean()
-    penalties = torch.diag(torch.tensor([ridge] * SIZE + [found.penalty] * FIXED, dtype=torch.double))
+    penalties = torch.diag(torch.tensor([ridge] * SIZE + [found.penalty] * (FIXED + more), dtype=torch.double))
     solution = torch.linalg.solve(inputs.T @ inputs / len(inputs) + penalties, inputs.T @ change / len(inputs))
     torch.testing.assert_close(found.of_means, torch.eye(SIZE).double() + solution[:SIZE], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.of_fixed, solution[SIZE:] / sizes[:, None], rtol=1e-5, atol=1e-6)
