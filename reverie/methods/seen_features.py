@@ -54,7 +54,9 @@ def see_images(method: Method, images: Images, teacher: Classifier | None, first
     if teacher is not None:
         before = method.features_of(images.select(chosen), teacher, mirrored)
     means, those = _fixed_of(method, images, chosen, first) if fixed else (None, None)
-    return SeenImages(after, labels, SeenByBoth(before, after[rows], labels=labels[rows], fixed=those), views, means)
+    return SeenImages(
+        after, labels, SeenByBoth(before, after[rows], labels=labels[rows], fixed=those, views=views), views, means
+    )
 
 
 @torch.no_grad()

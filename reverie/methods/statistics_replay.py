@@ -96,9 +96,11 @@ class Moving:
             head = statistics.prototypes()
         else:
             head = statistics.linear(SAMPLES, rng, device)
-        head.calibrate(*statistics.sample(OTHER_SAMPLES, rng))
+        samples, labels = statistics.sample(OTHER_SAMPLES, rng)
+        head.calibrate(samples, labels)
         if isinstance(head, LinearAnswer) and self.fixed and view is not None:
-            return with_fixed_evidence(head, statistics, view.to(device), make_filters(channels))
+            samples = samples.unflatten(0, (len(statistics), OTHER_SAMPLES))
+            return with_fixed_evidence(head, statistics, view.to(device), make_filters(channels), samples)
         return head
 
 
@@ -145,8 +147,8 @@ class StatisticsReplay(DreamReplay):
 
     @property
     def keeps_fixed(self) -> bool:
-        """Statistics that were begun without fixed features go on without."""
-        return self.moving.fixed and (self.statistics is None or self.statistics.fixed is not None)
+        """As statistics were begun, so that a step that does not ask for fixed features loses none."""
+        return self.moving.fixed if self.statistics is None else self.statistics.fixed is not None
 
     def _look(self, task: Task) -> SeenImages:
         if self._seen is None:

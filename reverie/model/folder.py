@@ -31,6 +31,7 @@ from reverie.model.saved import SavedModel, needed_packages
 from reverie.nets import Architecture, check_network, make_backbone
 from reverie.nets.class_statistics import ClassStatistics
 from reverie.nets.classifier import Classifier
+from reverie.nets.fixed_features import COUNT
 from reverie.nets.weights import as_state_of
 from reverie.system.files import json_bytes, text_bytes, write_bytes, write_folder
 from reverie.system.plugins import KINDS, plugin_names
@@ -261,6 +262,8 @@ def _statistics(raw: bytes, settings: ModelConfig) -> ClassStatistics:
             f"statistics of the form {found.form!r} with {features} features instead of {wanted.form!r} with "
             f"{wanted.features}"
         )
+    if found.fixed is not None and (found.fixed.shape[1] != COUNT or bool((found.fixed < 0).any())):
+        raise ValueError(f"the means of fixed features are not {COUNT} numbers of zero and more a class")
     return found
 
 

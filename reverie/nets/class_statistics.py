@@ -31,7 +31,7 @@ LEAST = 1e-6  # of the mean variance, that is added to every direction so that n
 MOST = 2**40  # images of a class
 NEGATIVE = 1e-4  # of the largest variance: by less, rounding may take one below zero
 FLOOR = 1e-3  # of the mean variance, that is added where features are measured by their variance
-ROUNDED = 2e-3  # of each variance, that is added to it before a matrix in half precision is inverted
+ROUNDED = 5e-4  # times the root of the number of features, of each variance: what half precision may take away
 ALIKE = 1e-12  # of the mean square of features: images that differ by less differ by rounding
 
 
@@ -79,6 +79,8 @@ class ClassStatistics:
             object.__setattr__(self, name, _symmetric(value) if name in MATRICES else value)
         if self.fixed is not None:
             object.__setattr__(self, "fixed", self.fixed.half().float())
+            if not bool(self.fixed.isfinite().all()):
+                raise ValueError("means of fixed features are too large for half precision")
         variances = self._variances()
         if variances.numel() and float(variances.amin()) < -NEGATIVE * float(variances.abs().amax()):
             raise ValueError("class statistics have variances below zero")
@@ -187,7 +189,12 @@ class ClassStatistics:
         mean = self.pooled()
         diagonal = mean if mean.ndim == 1 else mean.diagonal()
         alike = bool(diagonal.mean() <= ALIKE * self.means.double().square().mean())
-        return shrink(torch.zeros_like(mean) if alike else mean, int(self.counts.sum()))
+        return shrink(torch.zeros_like(mean) if alike else mean, int(self.counts.sum()), self._rounded)
+
+    @property
+    def _rounded(self) -> float:
+        """The share of each variance that is added to it, so that matrices in half precision have an inverse."""
+        return ROUNDED * self.means.shape[1] ** 0.5 if self.covariances is not None else 0.0
 
     def pooled(self) -> Tensor:
         """The mean covariance inside classes, by images: a matrix, or a diagonal."""
@@ -212,10 +219,9 @@ class ClassStatistics:
         each = self.covariances if self.covariances is not None else self.variances
         if each is None:
             return whole.expand(len(self), *whole.shape)
-        least = ROUNDED if self.covariances is not None else 0.0
         own = torch.stack(
             [
-                whole if alike else shrink(value.double(), int(count), least)
+                whole if alike else shrink(value.double(), int(count), self._rounded)
                 for value, count, alike in zip(each, self.counts, self._without_spread(), strict=True)
             ]
         )
@@ -230,7 +236,7 @@ class ClassStatistics:
         matrix = torch.diag(pooled) if pooled.ndim == 1 else pooled
         spread = matrix.diagonal().mean().clamp_min(1e-30)
         eye = torch.eye(len(matrix)).to(matrix)
-        return torch.linalg.cholesky(torch.linalg.inv(matrix + FLOOR * spread * eye)).float()
+        return torch.linalg.cholesky(torch.linalg.inv(matrix + max(FLOOR, self._rounded) * spread * eye)).float()
 
     # --- what answers by them
 

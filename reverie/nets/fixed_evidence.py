@@ -6,6 +6,7 @@ spread inside classes is told by the new images; how far to believe that, by new
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from reverie.nets.transport import AT_ONCE, by_parts, on_device, row_space
 
 SHRINKAGES = (0.02, 0.1, 0.5, 2.0, 10.0)  # added to the variance of fixed features, which is one; the best is taken
 LEAST_IMAGES = 4  # in whose halves that is tried
+ALIKE = 1e-10  # of their mean square: fixed features inside classes that vary by less vary by rounding
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,20 @@ class FixedView:
 
 
 def with_fixed_evidence(
-    head: LinearAnswer, statistics: ClassStatistics, view: FixedView, filters: Tensor
+    head: LinearAnswer, statistics: ClassStatistics, view: FixedView, filters: Tensor, samples: Tensor
 ) -> LinearAnswer | FixedLinearAnswer:
     """A head that adds up what `head`, a calibrated one of features, says, and what fixed features say beyond that.
 
-    Both say logarithms of probabilities. `head` itself comes back where there are too few images, or images too much
-    alike, to tell how fixed features spread.
+    Both say logarithms of probabilities. The sum is calibrated once more: by what fixed features say of new images that
+    did not tell it, beside what `head` says of `samples` of their classes' features, [classes, samples, features].
+    `head` itself comes back where images are too few, or too much alike, to tell how fixed features spread.
     """
-    if statistics.fixed is None or len(view.labels) < LEAST_IMAGES * view.views:
+    evidence, believed = _Evidence.of(statistics, view), _believe(statistics, view)
+    if evidence is None or believed is None:
         return head
-    evidence = _Evidence.of(statistics, view)
-    if evidence is None:
-        return head
-    shrinkage, temperature = evidence.believe()
-    weight, offset = (part / temperature for part in evidence.spread().discriminant(evidence.means, shrinkage))
+    assert statistics.fixed is not None
+    weight, offset = evidence.spread.discriminant(evidence.means, believed.shrinkage)
+    weight, offset = weight / believed.temperature, offset / believed.temperature
     ours, bias = (part.to(weight) / float(head.temperature) for part in (head.weight, head.bias))
     own, fixed = (part.mean(dim=0).to(weight) for part in (statistics.means, statistics.fixed))
     made = FixedLinearAnswer(
@@ -61,65 +63,84 @@ def with_fixed_evidence(
         foretold=evidence.foretold,
         middle=torch.cat([own, fixed]),
     )
-    return made.to(head.weight.device)
+    made = made.to(head.weight.device)
+    turn = torch.arange(len(believed.labels)) % samples.shape[1]
+    said = head(samples[believed.labels.to(samples.device), turn]).double().to(believed.scores.device)
+    made.temperature.fill_(fit_temperature(said + believed.scores / believed.temperature, believed.labels)[0])
+    return made
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """`rest`: what features do not foretell of fixed features, of each row; `means`: of each class, as it was kept.
+    """What some of the new images tell of fixed features, beyond what features say.
 
     Rows are many, and of single precision; sums over them are of double.
     """
 
-    rest: Tensor  # [rows, fixed features]
-    means: Tensor  # [classes, fixed features]
     foretold: Tensor  # [features, fixed features]: by how much one foretells the other inside classes
-    labels: Tensor
-    half: Tensor  # 0 or 1: the halves of each class's images
+    spread: _Spread  # of what features do not foretell, inside classes
+    means: Tensor  # of the same, [classes, fixed features]
+    known: Tensor  # [classes]: of which there is a mean, that these images tell or an earlier task
 
     @classmethod
-    def of(cls, statistics: ClassStatistics, view: FixedView) -> _Evidence | None:
-        assert statistics.fixed is not None
-        features, labels = view.features.double(), view.labels.to(view.features.device)
-        inside, spread = _inside(features, labels), _inside(view.fixed, labels)
-        if not float(spread.square().mean()) > 0:
+    def of(cls, statistics: ClassStatistics, view: FixedView, rows: Tensor | None = None) -> _Evidence | None:
+        """`rows`: these images alone are looked at, and new classes have the means of these."""
+        if statistics.fixed is None or not len(view.labels):
+            return None
+        features, fixed, labels = view.features.double(), view.fixed, view.labels.to(view.features.device)
+        means, fixed_means = statistics.means.to(features), statistics.fixed.to(features)
+        known = torch.ones(len(means), dtype=torch.bool, device=features.device)
+        if rows is not None:
+            known[labels] = False
+            features, fixed, labels = features[rows], fixed[rows], labels[rows]
+            known[labels] = True
+            means, fixed_means = _means_by(features, labels, means), _means_by(fixed, labels, fixed_means)
+        inside, spread = _inside(features, labels), _inside(fixed, labels)
+        if not float(spread.square().mean()) > ALIKE * float(fixed.square().mean()):
             return None
         gram = inside.T @ inside
         gram.diagonal().add_(FLOOR * gram.diagonal().mean() + 1e-30)
         foretold = torch.linalg.solve(gram, _products(inside, spread))
-        means = statistics.fixed.to(gram) - statistics.means.to(gram) @ foretold
-        rest = view.fixed - (features @ foretold).to(view.fixed)
-        return cls(rest, means, foretold, labels, _halves(labels, view.views))
+        left = spread - (inside @ foretold).to(spread)
+        return cls(foretold, _Spread.of(left), fixed_means - means @ foretold, known)
 
-    def spread(self, rows: Tensor | slice = slice(None)) -> _Spread:
-        return _Spread.of(_inside(self.rest[rows], self.labels[rows]))
+    def scores(self, view: FixedView, rows: Tensor, shrinkage: float) -> Tensor:
+        """Of these images, [rows, classes]; the lowest of all for classes that are not known."""
+        weight, bias = self.spread.discriminant(self.means, shrinkage)
+        found = by_parts(view.fixed[rows], weight.T) - view.features[rows].double() @ (self.foretold @ weight.T) + bias
+        return torch.where(self.known, found, found.amin(dim=1, keepdim=True))
 
-    def believe(self) -> tuple[float, float]:
-        """How much to shrink, and to which temperature, so that halves of the images foretell each other best."""
-        first, second = ((self.half == half).nonzero().flatten() for half in (0, 1))
-        labels = torch.cat([self.labels[second], self.labels[first]])
-        told = [
-            (self.spread(rows), self._means_by(rows), self.rest[asked])
-            for rows, asked in ((first, second), (second, first))
-        ]
-        tried = []
-        for shrinkage in SHRINKAGES:
-            scores = []
-            for spread, means, asked in told:
-                weight, bias = spread.discriminant(means, shrinkage)
-                scores.append(by_parts(asked, weight.T) + bias)
-            temperature, unlikely = fit_temperature(torch.cat(scores), labels)
-            tried.append((unlikely, shrinkage, temperature))
-        return min(tried)[1:]
 
-    def _means_by(self, rows: Tensor) -> Tensor:
-        """Means of classes that these rows show are theirs: the others do not count when they are asked about."""
-        labels = self.labels[rows]
-        counts = torch.bincount(labels, minlength=len(self.means))[:, None]
-        sums = torch.zeros_like(self.means)
-        for part in rows.split(AT_ONCE):
-            sums.index_add_(0, self.labels[part], self.rest[part].double())
-        return torch.where(counts > 0, sums / counts.clamp_min(1), self.means)
+@dataclass(frozen=True)
+class _Believed:
+    shrinkage: float
+    temperature: float
+    scores: Tensor  # [images, classes]: of each half of the images by what the other tells
+    labels: Tensor
+
+
+def _believe(statistics: ClassStatistics, view: FixedView) -> _Believed | None:
+    """How much to shrink, and to which temperature, so that halves of the images foretell each other best.
+
+    None where there are too few of them to tell.
+    """
+    labels, half = view.labels.to(view.features.device), _halves(view.labels, view.views).to(view.features.device)
+    if len(labels) < LEAST_IMAGES * view.views:
+        return None
+    told: list[tuple[_Evidence, Tensor]] = []
+    for telling in (0, 1):
+        evidence = _Evidence.of(statistics, view, (half == telling).nonzero().flatten())
+        if evidence is None:
+            return None
+        told.append((evidence, ((half != telling) & evidence.known[labels]).nonzero().flatten()))
+    asked = torch.cat([rows for _, rows in told])
+    best: tuple[float, _Believed] | None = None
+    for shrinkage in SHRINKAGES:
+        scores = torch.cat([evidence.scores(view, rows, shrinkage) for evidence, rows in told])
+        temperature, unlikely = fit_temperature(scores, labels[asked]) if len(asked) else (math.nan, math.nan)
+        if math.isfinite(temperature) and unlikely < (best[0] if best else math.inf):
+            best = unlikely, _Believed(shrinkage, temperature, scores, labels[asked])
+    return best[1] if best else None
 
 
 @dataclass(frozen=True)
@@ -138,17 +159,13 @@ class _Spread:
         rows, values = inside.shape
         if rows >= values:
             covariance = _products(inside, inside) / rows
-            sizes = cls._at_least(covariance.diagonal().sqrt())
+            sizes = _sizes(covariance.diagonal())
             return cls(covariance / sizes / sizes[:, None], sizes)
         inside = inside.double()
-        sizes = cls._at_least(inside.square().mean(dim=0).sqrt())
+        sizes = _sizes(inside.square().mean(dim=0))
         basis = row_space(inside / sizes)
         along = inside / sizes @ basis
         return cls(along.T @ along / rows, sizes, basis)
-
-    @staticmethod
-    def _at_least(sizes: Tensor) -> Tensor:
-        return sizes.clamp_min(1e-6 * float(sizes.max()) or 1.0)
 
     def discriminant(self, means: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
         """Weight [classes, values] and bias [classes] of linear discriminant analysis."""
@@ -161,6 +178,20 @@ class _Spread:
             weight = weight @ self.basis.T + (apart - along @ self.basis.T) / shrinkage
         weight = weight / self.sizes
         return weight, -(weight * (means + middle)).sum(dim=1) / 2
+
+
+def _sizes(variances: Tensor) -> Tensor:
+    """Deviations; without end where nothing varies, so that nothing is made of it."""
+    return torch.where(variances > 1e-12 * variances.max(), variances, torch.inf).sqrt()
+
+
+def _means_by(values: Tensor, labels: Tensor, otherwise: Tensor) -> Tensor:
+    """[classes, values], of the classes that rows are of; the others keep theirs."""
+    counts = torch.bincount(labels, minlength=len(otherwise))[:, None]
+    sums = torch.zeros_like(otherwise)
+    for part, its in zip(values.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
+        sums.index_add_(0, its, part.double())
+    return torch.where(counts > 0, sums / counts.clamp_min(1), otherwise)
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:

@@ -219,9 +219,23 @@ class FixedLinearAnswer(AnsweringHead):
     def inputs(self, features: Tensor, images: Tensor) -> Tensor:
         return torch.cat([features, fixed_features(images, self.filters)], dim=1)
 
+    def check(self, feature_dim: int, channels: int = 3) -> None:
+        super().check(feature_dim, channels)
+        own, fixed = self.weight.shape[1], self.evidence.shape[1]
+        if self.foretold.shape != (own, fixed) or self.middle.shape != (own + fixed,):
+            raise ValueError(f"the parts of the head {self.name!r} do not fit each other")
+
     def scores(self, features: Tensor) -> Tensor:
         own, fixed = (features - self.middle).split([self.weight.shape[1], self.evidence.shape[1]], dim=1)
         return self._by_features(own) + F.linear(fixed - own @ self.foretold, self.evidence, self.offset)
+
+    def select(self, rows: Tensor) -> None:
+        """Of classes that are gone, no mean is left in what all share."""
+        super().select(rows)
+        own, fixed = self.middle.double().split([self.weight.shape[1], self.evidence.shape[1]])
+        self.bias = (self.bias.double() - self.weight.double() @ own).float()
+        self.offset = (self.offset.double() - self.evidence.double() @ (fixed - own @ self.foretold.double())).float()
+        self.middle = torch.zeros_like(self.middle)
 
     def by_features(self, features: Tensor) -> Tensor:
         return self._by_features(features - self.middle[: self.weight.shape[1]])

@@ -39,7 +39,7 @@ class SeenByBoth:
     """Features of the same images, [images, features], by the old network and by the new one.
 
     Together they weigh `weight`, however many there are. `labels` say which are of one class, and `fixed` are the fixed
-    features of the same images.
+    features of the same images. There are one or more views of each image, all first ones before all second ones.
     """
 
     before: Tensor
@@ -47,6 +47,7 @@ class SeenByBoth:
     weight: float = 1.0
     labels: Tensor | None = None
     fixed: Tensor | None = None
+    views: int = 1
 
     def to(self, device: torch.device | str) -> SeenByBoth:
         return on_device(self, device)
@@ -82,12 +83,12 @@ class Transport:
         mean_before, mean_after = rows.mean(rows.before), rows.mean(rows.after)
         centred, moved = rows.before - mean_before, rows.after - mean_after
         spread = (rows.weights * centred).T @ centred
-        spread.diagonal().add_(ridge * spread.diagonal().mean() + TINY)
+        spread.diagonal().add_((ridge + TINY) * spread.diagonal().mean() + TINY)
         change = torch.linalg.solve(spread, (rows.weights * centred).T @ (moved - centred))
         matrix = torch.eye(len(change)).to(change) + change
         left = moved - centred @ matrix
         shift, residual = mean_after - mean_before @ matrix, (rows.weights * left).T @ left
-        found = _with_fixed(rows, ridge, len(seen[0].before)) if rows.fixed is not None else None
+        found = _with_fixed(rows, ridge, len(seen[0].before), seen[0].views) if rows.fixed is not None else None
         if found is None:
             return cls(matrix, shift, residual, rows.share(left))
         of_means, of_fixed, shift_of_means, penalty = found
@@ -147,14 +148,14 @@ class _Rows:
         return float((self.weights * left.square()).sum() / size)
 
 
-def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, Tensor, float] | None:
+def _with_fixed(rows: _Rows, ridge: float, first: int, views: int) -> tuple[Tensor, Tensor, Tensor, float] | None:
     """Old features and fixed ones to new features: two matrices, a shift, and the penalty of fixed features.
 
     None where they do not help. Tried on the first rows, in folds of whole classes: how well is the mean of the classes
     held out foretold, in deviations inside classes?
     """
     assert rows.fixed is not None
-    fold_of, groups = _groups(rows, first)
+    fold_of, groups = _groups(rows, first, views)
     if fold_of is None:
         return None
     width = rows.before.shape[1]
@@ -168,7 +169,7 @@ def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, 
     ):  # the penalty is the same in all directions, and keeps those that no row has at zero
         basis = row_space((rows.fixed.double() - mean_fixed) / sizes)
     base = torch.full((width + (len(sizes) if basis is None else basis.shape[1]) + 1,), TINY).to(sizes)
-    base[:width] += ridge * rows.mean((rows.before - mean_before).square()).mean()
+    base[:width] += (ridge + TINY) * rows.mean((rows.before - mean_before).square()).mean()
 
     def in_and_out(its: Tensor) -> Tensor:
         """Inputs, and behind them changes."""
@@ -212,19 +213,19 @@ def _with_fixed(rows: _Rows, ridge: float, first: int) -> tuple[Tensor, Tensor, 
     return matrix, of_fixed, solution[-1] - mean_before @ solution[:width] - mean_fixed @ of_fixed, best
 
 
-def _groups(rows: _Rows, first: int) -> tuple[Tensor | None, Tensor]:
+def _groups(rows: _Rows, first: int, views: int) -> tuple[Tensor | None, Tensor]:
     """The fold of each row, -1 for those that are never held out, and the group that it is judged with: its class.
 
-    Of fewer than three classes, single images are held out. None of a single image.
+    Of fewer than three classes, single images are held out, in all their views. None of a single image.
     """
     if rows.labels is not None:
         names, of = rows.labels[:first].unique(return_inverse=True)
         if len(names) >= LEAST_CLASSES:
             return F.pad(of % FOLDS, (0, len(rows.before) - first), value=-1), rows.labels
-    each = torch.arange(len(rows.before), device=rows.before.device)
-    if first < 2:
+    each, images = torch.arange(len(rows.before), device=rows.before.device), first // views
+    if images < 2:
         return None, each
-    return torch.where(each < first, each % FOLDS, -1), each
+    return torch.where(each < first, each % images % FOLDS, -1), each
 
 
 def _metric(rows: _Rows, first: int, groups: Tensor) -> Tensor:

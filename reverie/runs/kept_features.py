@@ -127,6 +127,7 @@ def _seen(tensors: dict[str, Tensor], name: str) -> SeenByBoth | None:
         tensors[f"{name}.after"],
         labels=tensors.get(f"{name}.labels"),
         fixed=None if fixed is None else fixed.float(),
+        views=int(tensors["views"]) if name == "images" and "views" in tensors else 1,
     )
 
 

@@ -158,7 +158,7 @@ def test_a_class_of_a_single_image_gets_the_covariance_of_all():
     features, labels = drawn()
     rows = torch.cat([torch.arange(40), torch.tensor([40])])
     found = ClassStatistics.measure(features[rows], labels[rows], 2)
-    torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 41))
+    torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 41), rtol=3e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("form", ["own", "diagonal"])
@@ -168,7 +168,7 @@ def test_a_class_of_copies_of_an_image_counts_as_one_of_a_single_image_whatever_
     rows = torch.cat([torch.arange(40), torch.full([3], 40)])
     noise = 1 + 1e-7 * torch.randn(len(rows), SIZE, generator=torch.Generator().manual_seed(0))  # of rounding
     found = ClassStatistics.measure(scale * noise * features[rows], labels[rows], 2, form)
-    torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 43))
+    torch.testing.assert_close(found.shrunk()[1], shrink(found.pooled(), 43), rtol=3e-3, atol=0.01 * scale**2)
     alone = ClassStatistics.measure(scale * noise[40:] * features[rows[40:]], labels[rows[40:]] - 1, 1, form)
     assert bool(alone.gaussians()(scale * features).isfinite().all())
 

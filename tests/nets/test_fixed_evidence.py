@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reverie.nets.class_statistics import ClassStatistics
-from reverie.nets.fixed_evidence import FixedView, _Evidence, _halves, _Spread, with_fixed_evidence
+from reverie.nets.fixed_evidence import FixedView, _believe, _Evidence, _halves, _Spread, with_fixed_evidence
 from reverie.nets.fixed_features import make_filters
 from reverie.nets.heads import FixedLinearAnswer
 
@@ -30,8 +30,9 @@ def world(telling: float, each: int = 60, seed: int = 0):
 
 def heads(statistics, view):
     plain = statistics.linear(200, torch.Generator().manual_seed(1))
-    plain.calibrate(*statistics.sample(100, torch.Generator().manual_seed(2)))
-    return plain, with_fixed_evidence(plain, statistics, view, make_filters(3))
+    samples, labels = statistics.sample(100, torch.Generator().manual_seed(2))
+    plain.calibrate(samples, labels)
+    return plain, with_fixed_evidence(plain, statistics, view, make_filters(3), samples.unflatten(0, (-1, 100)))
 
 
 def right(head, inputs, labels) -> float:
@@ -65,15 +66,14 @@ def test_what_both_say_is_the_sum_of_two_logarithms_of_probabilities():
     statistics, view, features, fixed, _ = world(telling=2.0)
     plain, both = heads(statistics, view)
     evidence = _Evidence.of(statistics, view)
-    shrinkage, temperature = evidence.believe()
-    spread = evidence.spread()
-    sizes = torch.diag(spread.sizes)
-    covariance = sizes @ (spread.correlations + shrinkage * torch.eye(FIXED).double()) @ sizes
+    believed = _believe(statistics, view)
+    sizes = torch.diag(evidence.spread.sizes)
+    covariance = sizes @ (evidence.spread.correlations + believed.shrinkage * torch.eye(FIXED).double()) @ sizes
     rest = fixed.double() - features.double() @ evidence.foretold
     likely = torch.stack(
         [torch.distributions.MultivariateNormal(mean, covariance).log_prob(rest) for mean in evidence.means], dim=1
     )
-    expected = plain(features).double() + likely / temperature
+    expected = (plain(features).double() + likely / believed.temperature) / both.temperature
     found = both(torch.cat([features, fixed], dim=1)).double()
     torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-3, atol=1e-2)
 
@@ -121,6 +121,52 @@ def test_all_views_of_an_image_are_in_one_half_and_each_class_is_in_both():
     for label in (3, 5):
         ours = half[:7][labels == label]
         assert abs(int(ours.sum()) - int((1 - ours).sum())) <= 1
+
+
+def test_what_the_asked_half_shows_does_not_tell_how_far_to_believe_the_other():
+    """More features than images: whoever fits them to all images finds that the rest of fixed features is tiny."""
+    rng = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(48, 40, generator=rng), torch.arange(6).repeat_interleave(8)
+    fixed = torch.rand(48, 20, generator=rng)  # which tell nothing
+    means = torch.stack([fixed[labels == label].mean(dim=0) for label in range(6)])
+    statistics = ClassStatistics.measure(features, labels, 6, fixed=means)
+    others = torch.randn(600, 40, generator=rng) * statistics.pooled().diagonal().sqrt().float()
+    asked, names = statistics.means.repeat(100, 1) + others, torch.arange(6).repeat(100)
+    plain, both = heads(statistics, FixedView(features, fixed, labels))
+    inputs = torch.cat([asked, torch.rand(600, 20, generator=rng)], dim=1) if both is not plain else asked
+    unlikely = [
+        float(torch.nn.functional.cross_entropy(head(values), names))
+        for head, values in ((plain, asked), (both, inputs))
+    ]
+    assert unlikely[1] < unlikely[0] + 0.1
+
+
+def test_classes_of_one_image_each_do_not_end_in_numbers_that_are_none():
+    statistics, _, features, fixed, labels = world(telling=1.0)
+    rows = torch.cat([(labels == label).nonzero().flatten()[:1] for label in range(CLASSES)])
+    view = FixedView(features[rows].repeat(2, 1), fixed[rows].repeat(2, 1), labels[rows].repeat(2), views=2)
+    plain, both = heads(statistics, view)
+    assert both is plain
+
+
+def test_what_does_not_vary_in_new_images_is_not_asked():
+    statistics, view, features, fixed, labels = world(telling=2.0)
+    blank = view.fixed.clone()
+    blank[:, 0] = 0.0
+    _, both = heads(statistics, FixedView(view.features, blank, view.labels))
+    assert not bool(both.evidence[:, 0].any())
+    old = labels < OLD
+    assert right(both, torch.cat([features, fixed], dim=1)[old], labels[old]) > 0.6
+
+
+def test_a_class_that_is_removed_leaves_no_mean_behind():
+    statistics, view, features, fixed, _ = world(telling=2.0)
+    _, both = heads(statistics, view)
+    inputs, kept = torch.cat([features, fixed], dim=1), torch.tensor([0, 2, 3, 5])
+    before = both(inputs)[:, kept]
+    both.select(kept)
+    torch.testing.assert_close(both(inputs), before, rtol=1e-3, atol=1e-3)
+    assert not bool(both.middle.any())
 
 
 @pytest.mark.parametrize("rows", [5, 30, 80])

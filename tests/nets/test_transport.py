@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.nets.class_statistics import ClassStatistics
-from reverie.nets.transport import PENALTIES, SeenByBoth, Transport
+from reverie.nets.transport import PENALTIES, SeenByBoth, Transport, _groups, _Rows
 
 SIZE, FIXED = 5, 4
 
@@ -186,3 +186,16 @@ def test_a_map_of_fixed_features_is_none_for_statistics_without_them():
     without = ClassStatistics.measure(features(40), torch.arange(40) % 2, 2)
     with pytest.raises(ValueError, match="these class statistics have none"):
         Transport.fit([seen], 1e-3).take(without)
+
+
+def test_all_views_of_an_image_are_held_out_together():
+    before = torch.randn(2 * 11, SIZE, generator=torch.Generator().manual_seed(0))
+    rows = _Rows.of([SeenByBoth(before, before, labels=torch.zeros(22).long(), fixed=before, views=2)])
+    folds, _ = _groups(rows, 22, views=2)
+    assert torch.equal(folds[:11], folds[11:]) and len(folds.unique()) == 5
+
+
+def test_without_a_penalty_few_images_still_have_a_map():
+    statistics, seen, _ = a_world(telling=0.5)
+    few = SeenByBoth(100 * seen.before[:3], 100 * seen.after[:3], labels=seen.labels[:3], fixed=seen.fixed[:3])
+    assert bool(Transport.fit([few], 0.0).take(statistics).means.isfinite().all())
