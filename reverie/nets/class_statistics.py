@@ -230,7 +230,7 @@ class ClassStatistics:
     def metric(self) -> Tensor:
         """[n, n]: features times this have, inside classes, independent directions of variance one.
 
-        A thousandth of the mean variance is added, so that directions without any do not decide.
+        A few thousandths of the mean variance are added, so that directions without any do not decide.
         """
         pooled = self.pooled()
         matrix = torch.diag(pooled) if pooled.ndim == 1 else pooled

@@ -293,7 +293,7 @@ def test_lucid_learns_a_class_alone_and_one_of_five_images(dreaming):
     assert [share.name for share in report.statistics.by_class] == ["0", "1", "2", "3"]
     assert "old classes, by their statistics: " in str(report) and "features drawn" in report.markdown()
     assert [entry.keeps for entry in model.ledger] == ["class statistics"] * 3
-    assert model.ledger[-1].kept_bytes == 5 * (8 + 4 * 64 + 4 * 64 + 4032 + 2048)
+    assert model.ledger[-1].kept_bytes == 5 * (8 + 4 * 64 + 4 * 64 + 4032 + 4096)
     assert reverie.score(place / "dream-3", place / "first", device="cpu") > 0.5
 
 
