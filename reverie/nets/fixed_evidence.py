@@ -59,7 +59,7 @@ def with_fixed_evidence(
         bias=bias + ours @ own,
         evidence=weight,
         offset=offset + weight @ (fixed - own @ evidence.foretold),
-        filters=filters,
+        filters=filters.clone(),
         foretold=evidence.foretold,
         middle=torch.cat([own, fixed]),
     )
