@@ -297,6 +297,23 @@ def test_lucid_learns_a_class_alone_and_one_of_five_images(dreaming):
     assert reverie.score(place / "dream-3", place / "first", device="cpu") > 0.5
 
 
+@pytest.mark.parametrize("fixed", [torch.ones(4, 7), -torch.ones(4, 2048)])
+def test_means_of_fixed_features_that_are_none_are_refused(dreaming, tmp_path, fixed):
+    model = load_model(dreaming[0] / "dream-2")
+    model.statistics = replace(model.statistics, fixed=fixed)
+    reverie.save_model(model, tmp_path / "odd")
+    with pytest.raises(reverie.UserError, match=r"the means of fixed features are not 2048 numbers of zero and more"):
+        load_model(tmp_path / "odd")
+
+
+def test_classes_of_two_images_are_learned_without_the_evidence_of_fixed_features(tmp_path):
+    write_digits(tmp_path / "few", (0, 1, 2, 3), 2)  # of which one each is held out
+    quick = ("train.epochs=2", "train.batch_size=4", "data.size=8", "net.name=resnet8", "augment.flip=true")
+    reverie.learn_folder(tmp_path / "few", tmp_path / "model", method="lucid", settings=quick, device="cpu")
+    model = load_model(tmp_path / "model")
+    assert model.classifier.answering_head.name == "linear" and model.statistics.fixed.shape == (4, 2048)
+
+
 def test_a_method_that_may_keep_statistics_goes_on_without_them(dreaming, tmp_path, caplog):
     place, _ = dreaming
     brief = ("train.epochs=1", "train.batch_size=16", "dream.steps=5", "dream.width=8")

@@ -144,3 +144,12 @@ def test_stillness_is_measured_in_deviations_inside_old_classes(tiny, tiny_strea
     expected = ((moved.double() @ torch.linalg.inv(pooled)) * moved.double()).sum() / moved.numel()
     found = method.retention(replay, before + moved)["stillness"]
     torch.testing.assert_close(found.double(), 0.5 * method.scales[1] * expected, rtol=1e-3, atol=0)
+
+
+def test_a_step_that_does_not_ask_for_fixed_features_loses_none_of_their_means(tiny, tiny_stream):
+    begun = learn(learner_of(tiny, tiny_stream, "lucid"), tiny_stream, 1)
+    other = learner_of(tiny, tiny_stream, "lucid", "method.fixed=false")
+    other.load_state_dict(begun.state_dict())
+    statistics = learn(other, tiny_stream, 1).method.statistics
+    assert torch.equal(statistics.fixed[:2], begun.method.statistics.fixed) and len(statistics.fixed) == 4
+    assert isinstance(other.classifier.answering_head, LinearAnswer)
